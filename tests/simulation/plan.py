@@ -15,12 +15,14 @@ from tests.simulation.world import BEGIN_S, PROCESSES
 VISITORS, MOST_ORDERS = 2, 2
 CUSTOMERS = ("ada", "bob")
 DAY = "monday"
+LOOKS = 3
 MOST_FAULTS = 3
+APART = ("audit", "look")  # No part of an order.
 # One seed in so many has all parts in one order; a deployment; faults after the end of the day.
 WHOLE_OF, DEPLOYED_OF, LATE_OF = 8, 3, 2
 # About how many remote calls there are in each part, at which faults are drawn, and after the end.
 CALLS, LATE_CALLS = 120, 100
-CALLS_OF = {"audit": 60, "flow": 70, "mail": 50, "pack": 50, "pick": 50, "revenue": 30}
+CALLS_OF = {"audit": 60, "flow": 70, "look": 10, "mail": 50, "pack": 50, "pick": 50, "revenue": 30}
 CALLS_OF |= {"ship": 60, "stream": 120}
 
 PAUSES_S = (0.0, 0.0, 1.0, 4.0, 12.0)
@@ -48,13 +50,17 @@ class Plan:
 
     Attributes:
         requests: Of each visitor.
+        looks: Of one who only looks.
         audited_after_s: When the audit begins, if it is a part.
+        rebuilt_after_s: When somebody rebuilds the view, if a deployment changes it.
         is_late: Whether faults may also strike at the end of the day, and in a sweep.
     """
 
     parts: Sequence[str]
     requests: Sequence[Sequence[Request]]
+    looks: Sequence[Request]
     audited_after_s: float
+    rebuilt_after_s: float
     deployments: Sequence[Deployment]
     is_late: bool
     faults: Sequence[Fault]
@@ -71,11 +77,13 @@ def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
     parts = parts or (PARTS if chance.randrange(WHOLE_OF) == 0 else drawn_parts)
     is_late = chance.randrange(LATE_OF) == 0
     calls = CALLS + sum(CALLS_OF[part] for part in parts) + is_late * LATE_CALLS
-    followed = [part for part in parts if part != "audit"]
+    followed = [part for part in parts if part not in APART]
     return Plan(
         parts,
         [_requests(chance, number, followed) for number in range(VISITORS)],
+        [Request(f"{API}/looks", {}, chance.choice(PAUSES_S)) for _ in range(LOOKS)],
         chance.uniform(0, 30),
+        chance.uniform(0, 40),
         _deployments(chance) if chance.randrange(DEPLOYED_OF) == 0 else [],
         is_late,
         drawn(random.Random(f"{seed} faults"), calls, MOST_FAULTS),

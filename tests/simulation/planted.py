@@ -17,9 +17,10 @@ from google.cloud.ndb.context import TransactionOptions
 from rollforward.batches import completion, policy
 from rollforward.batches.entities import DONE
 from rollforward.continuations.pages import attempt
-from rollforward.counters import Counter
+from rollforward.counters import Counter, gathered
 from rollforward.flask.endpoints import tasks
 from rollforward.fork_join import fold as folding
+from rollforward.materialized_views.catalog import Catalog
 from rollforward.outbox import pattern
 from rollforward.outbox import relay as relaying
 from rollforward.streams.exchange import ingest
@@ -28,8 +29,8 @@ from tests.simulation.shop import app
 from tests.simulation.shop.stream import ReleasedOrders
 
 # Seeds of schedules: without a deployment, with one by which a task of the second version comes to
-# a process of the first, and with faults after the end of the day.
-PLAIN, UNTIMELY, LATE = 0, 30, 1
+# a process of the first, with one between two looks, and with faults after the end of the day.
+PLAIN, UNTIMELY, BETWEEN, LATE = 0, 21, 16, 1
 
 
 class Plant(NamedTuple):
@@ -129,6 +130,14 @@ def _unknown_task_dropped() -> Any:
     return mock.patch.object(tasks, "_wait_for_a_version", return_value=("", 204))
 
 
+def _count_left_behind() -> Any:
+    return mock.patch.object(gathered, "take_shards", return_value=0)
+
+
+def _nothing_for_the_next_table() -> Any:
+    return mock.patch.object(Catalog, "tables", lambda catalog, view: [catalog.live(view)])
+
+
 SEAL = "visitor: tasks CreateTask of /tasks/batches/simulated-days/completed"
 AUDIT, WORK, PUSH = "simulated-audit: ", "simulated-sales/work: ", "simulated-sales/push: "
 PLANTS: Mapping[str, Plant] = {
@@ -172,4 +181,6 @@ PLANTS: Mapping[str, Plant] = {
         _push_without_receipt, "stream", [("double:3700", f"{PUSH}datastore Commit")]
     ),
     "unknown-task-dropped": Plant(_unknown_task_dropped, "mail", [], seed=UNTIMELY),
+    "count-left-behind": Plant(_count_left_behind, "look", [], seed=BETWEEN),
+    "nothing-for-the-next-table": Plant(_nothing_for_the_next_table, "mail", [], seed=BETWEEN),
 }

@@ -25,6 +25,8 @@ from tests.simulation.world import World
 
 ATTEMPTS, AGAIN_AFTER_S = 4, 3.0
 PLAYED_S, ENDED_S = 60.0, 30.0  # Before the end of the day, and after it: faults may strike.
+SHOPS = {shop.version: shop for shop in (FIRST, SECOND)}
+REBUILD, LOOKED_AGAIN_S = f"{API}/rebuilds", 5.0
 ENDS = {"pack": f"{API}/days/{DAY}/end", "stream": f"{API}/sales/end"}
 PICKED_AFTER_S = (0.1, 1.0, 4.0, 20.0, 45.0)
 # Between two sweeps: a batch in which nothing has moved is looked at after half an hour, and again
@@ -43,11 +45,13 @@ class Visitor:
 
     Attributes:
         accepted: The requests that were answered.
+        sent: How often one was sent.
     """
 
     world: World
     requests: list[Request]
     accepted: list[Request] = field(default_factory=list)
+    sent: int = 0
     tried: int = 0
 
     def begin(self) -> None:
@@ -56,6 +60,7 @@ class Visitor:
     def _send(self, process: Process) -> None:
         """Send the next request; plan the one after it before, since the process may die."""
         path, body, _ = request = self.requests[0]
+        self.sent += 1
         self.tried += 1
         number = self.tried
         self.world.at(self.world.now_s + AGAIN_AFTER_S, "visitor", self._again(number))
@@ -126,7 +131,7 @@ class Simulator:
     """
 
     def __init__(self, ticks: int = TICKS, tick_s: float = TICK_S) -> None:
-        self.world = World([FIRST, SECOND])
+        self.world = World([*SHOPS.values()])
         self.ticks, self.tick_s = ticks, tick_s
         self._begin(plan_of(0))
 
@@ -135,6 +140,7 @@ class Simulator:
         self.plan = plan
         self.visitors = [Visitor(world, list(requests)) for requests in plan.requests]
         self.auditor = Visitor(world, [Request(f"{API}/audits", {})])
+        self.looker = Visitor(world, list(plan.looks))
         self.audited: set[str] = set()
         self.ends: list[Visitor] = []
         self.picker = Picker(world)
@@ -154,7 +160,8 @@ class Simulator:
         world, plan = self.world, plan_of(seed, parts)
         self._begin(plan if faults is None else replace(plan, faults=faults))
         with in_virtual_time(world):
-            world.begin(str(seed), self.plan.faults)
+            # As each worker's start does, within seconds: a deployment comes later.
+            world.begin(str(seed), self.plan.faults, is_swept=bool(self.plan.deployments))
             with watched(world, self.ticks, self.tick_s):
                 try:
                     self._play()
@@ -175,6 +182,10 @@ class Simulator:
             world.at(begin_s + self.plan.audited_after_s, "auditor", self._audit)
         for visitor in self.visitors:
             visitor.begin()
+        if "look" in self.plan.parts:
+            self.looker.begin()
+        if self.plan.deployments:
+            world.at(begin_s + self.plan.rebuilt_after_s, "operator", self._rebuild)
         world.run(until_s=begin_s + PLAYED_S)
         if self.plan.is_late:
             self._end()
@@ -190,11 +201,24 @@ class Simulator:
 
     def _end(self) -> None:
         """Seal the batch, and close the source of the stream, unless that was answered before."""
-        answered = {one.path for visitor in self.ends for one in visitor.accepted}
         for part, path in ENDS.items():
-            if part in self.plan.parts and path not in answered:
-                self.ends.append(Visitor(self.world, [Request(path, {})]))
-                self.ends[-1].begin()
+            if part in self.plan.parts:
+                self._ask_once(path)
+        if self.plan.deployments:
+            self._rebuild()
+
+    def _rebuild(self, _: Process | None = None) -> None:
+        """Let the view be rebuilt once no process has the old version, as docs/howto says."""
+        world = self.world
+        if world.deployments or any(process.version == 1 for process in world.processes):
+            world.at(world.now_s + LOOKED_AGAIN_S, "operator", self._rebuild)
+        else:
+            self._ask_once(REBUILD)
+
+    def _ask_once(self, path: str) -> None:
+        if path not in {one.path for visitor in self.ends for one in visitor.accepted}:
+            self.ends.append(Visitor(self.world, [Request(path, {})]))
+            self.ends[-1].begin()
 
     def _heal(self) -> None:
         """Let time pass and the sweep run until all is right."""
@@ -216,7 +240,9 @@ class Simulator:
         with clients.context():
             orders = PlacedOrder.query().fetch()
             audited = self.audited if self.auditor.accepted else None
-            look = Look(clients, orders, DAY, self.world.is_purged, audited)
+            shop = SHOPS[self.world.processes[0].version]
+            looks = len(self.looker.accepted), self.looker.sent
+            look = Look(clients, orders, DAY, self.world.is_purged, audited, shop, looks)
             totals = wrong_totals(look, self.plan.parts)
             # The attempts of a task that was purged expire after two days.
             left = left_behind(["TaskAttempts"] if self.world.is_purged else [])

@@ -79,8 +79,12 @@ class World:
         self.statuses: Counter[str] = Counter()
         self.processes = [Process(f"p{number}", self, shops) for number in range(PROCESSES)]
 
-    def begin(self, seed: str, faults: Sequence[Fault]) -> None:
-        """Begin a schedule in an empty world."""
+    def begin(self, seed: str, faults: Sequence[Fault], *, is_swept: bool = False) -> None:
+        """Begin a schedule in an empty world.
+
+        Args:
+            is_swept: The app has served for a while: a sweep has come before the first call.
+        """
         self.now_s = BEGIN_S
         self.engine.reset()
         rows = Rows(now_us=lambda: int(self.now_s * 1e6), kept_us=KEPT_US)
@@ -94,9 +98,11 @@ class World:
         self.sweeps = 0
         self.stuck = None
         self.is_purged = False
-        self.line.begin(faults)
         for process in self.processes:
             process.begin(seed)
+        if is_swept:
+            self._sweep(self.processes[0])
+        self.line.begin(faults)
 
     def end(self) -> None:
         """End all threads of a schedule."""

@@ -4,7 +4,8 @@ It is saved as the source of a view and counts. Further parts are drawn by the s
 task, inserts into a fork-join queue, is a member of its batch, enqueues another task in a lane,
 starts a flow, waits in a pull queue, and is pushed into a stream. The task counts once more, in a
 sharded counter. The callback of the batch notes that it ran, and what it found. A continuation
-looks at all orders.
+looks at all orders. Visitors look at the shop, which counts where the version says; and once a
+deployment has changed the view, somebody rebuilds it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from rollforward import continuations
 from rollforward.runtime import Clients
 from tests.simulation.shop.common import (
     BY_CUSTOMER,
-    CUSTOMERS,
     DAYS,
     PICKS,
     PLACED,
@@ -57,7 +57,7 @@ def place_order(shop: Shop, clients: Clients, order: Mapping[str, Any]) -> None:
         names = ("customer", "cents", "batch", "parts")
         fields = {name: order[name] for name in names}
         row = PlacedOrder(id=id_, version=shop.version, **fields)
-        CUSTOMERS.save_in_transaction(clients, row)
+        shop.customers.save_in_transaction(clients, row)
         PLACED.increment_in_transaction(clients, {SHOP: 1})
         theirs = CustomerOrders.get_by_id(customer) or CustomerOrders(id=customer)
         theirs.placed = [*theirs.placed, id_]
@@ -114,13 +114,13 @@ FOLLOWS: Mapping[str, Callable[[Shop, Clients, Mapping[str, Any]], None]] = {
 }
 
 
-def move_order(clients: Clients, order: str, customer: str) -> None:
+def move_order(shop: Shop, clients: Clients, order: str, customer: str) -> None:
     """Give an order to another customer."""
 
     def body() -> None:
         row = PlacedOrder.get_by_id(order)
         row.customer = customer
-        CUSTOMERS.save_in_transaction(clients, row)
+        shop.customers.save_in_transaction(clients, row)
 
     rf.transact(body)
 
@@ -146,7 +146,19 @@ def make(shop: Shop) -> Flask:
 
     @app.post(f"{API}/moves")
     def move() -> tuple[str, int]:
-        move_order(rf.clients(), **request.get_json())
+        move_order(shop, rf.clients(), **request.get_json())
+        return done
+
+    @app.post(f"{API}/looks")
+    def look() -> tuple[str, int]:
+        shop.looked.increment(rf.clients(), SHOP)
+        return done
+
+    @app.post(f"{API}/rebuilds")
+    def rebuild() -> tuple[str, int]:
+        if shop.view.version == 1:
+            return "the next version rebuilds it", 409
+        shop.builds.rebuild(rf.clients(), shop.view)
         return done
 
     @app.post(f"{API}/audits")

@@ -12,7 +12,7 @@ import rollforward as rf
 from rollforward.batches import Completed, TaskBatch
 from rollforward.continuations import EntitySource, ItemError
 from rollforward.counters import Counter
-from rollforward.materialized_views import ViewGroup, ViewMaintenance
+from rollforward.materialized_views import View, ViewGroup, ViewMaintenance
 from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
@@ -22,7 +22,6 @@ from tests.simulation.shop.entities import (
     BilledOrders,
     ClosedDay,
     FinishedOrder,
-    OrdersOfCustomer,
     PackedOrder,
     PlacedOrder,
     Revenue,
@@ -115,11 +114,9 @@ def add_to_revenue(key: str, cents: Sequence[int]) -> None:
 
 PLACED = Counter("simulated-placed", mode="gathered", queue="default")
 DAYS = TaskBatch("simulated-days", members=[pack_order], on_complete=close_day)
-CUSTOMERS = ViewGroup("simulated-customers", OrdersOfCustomer)
-BUILDS = ViewMaintenance(CUSTOMERS)
 PICKS = PullQueue("simulated-picks", max_deliveries=100)
 BY_CUSTOMER = rf.Lane("simulated-customers", order=True)
-COMMON = (PLACED, DAYS, BUILDS, BY_CUSTOMER, ship_order, PICKS, audit_orders, SALES)
+COMMON = (PLACED, DAYS, BY_CUSTOMER, ship_order, PICKS, audit_orders, SALES)
 
 
 @dataclass(frozen=True)
@@ -129,6 +126,9 @@ class Shop:
     Attributes:
         revenue: A fork-join queue, whose items `sold` makes of an order and its cents.
         order_id: Makes the arguments of `mail_order`.
+        view: The orders of a customer.
+        builds: The maintenance of the group of that view.
+        looked: A counter of looks, which are no orders.
         fields: Further fields of a value of the stream.
         thank_customer: A task that only one version has.
     """
@@ -140,10 +140,19 @@ class Shop:
     revenue: Any
     sold: Any
     fulfil: Any
+    view: type[View]
+    builds: ViewMaintenance
+    looked: Counter
     fields: dict[str, Any] = field(default_factory=dict)
     thank_customer: Task[Any] | None = None
+
+    @property
+    def customers(self) -> ViewGroup:
+        """The group of the view."""
+        return self.builds.views
 
     def registry(self) -> Registry:
         """Return all parts of this version."""
         parts = [*COMMON, self.mail_order, self.mailed, self.revenue, self.fulfil]
+        parts += [self.builds, self.looked]
         return Registry(*parts, *([self.thank_customer] if self.thank_customer else []))

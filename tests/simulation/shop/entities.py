@@ -7,6 +7,8 @@ from google.cloud import ndb
 import rollforward as rf
 from rollforward.materialized_views import Contributions, View
 
+ALL = "all customers"
+
 
 class PlacedOrder(ndb.Model):
     """An order. Key: its id.
@@ -109,6 +111,18 @@ class OrdersOfCustomer(View):
     @staticmethod
     def contributions(order: PlacedOrder) -> Contributions:
         return {order.customer: {"cents": order.cents}}
+
+
+class NewOrdersOfCustomer(View):
+    """The same view of the second version: one more measure, and a row of all customers."""
+
+    name = OrdersOfCustomer.name
+    version = 2
+    source = PlacedOrder
+
+    @staticmethod
+    def contributions(order: PlacedOrder) -> Contributions:
+        return {key: {"cents": order.cents, "orders": 1} for key in (order.customer, ALL)}
 
 
 def count_run(kind: type[_Runs], order: str) -> None:

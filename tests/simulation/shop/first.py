@@ -9,12 +9,14 @@ import rollforward as rf
 from rollforward.counters import Counter
 from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
+from rollforward.materialized_views import ViewGroup, ViewMaintenance
 from rollforward.runtime import Clients
 from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
-from tests.simulation.shop.entities import MailedOrder, run_once_more
+from tests.simulation.shop.entities import MailedOrder, OrdersOfCustomer, run_once_more
 from tests.simulation.shop.stream import SHOP
 
 MAILED = Counter("simulated-mailed", queue="default")
+LOOKED = Counter("simulated-looked", queue="default")
 
 
 @dataclass(frozen=True)
@@ -41,4 +43,8 @@ def fulfil(step: Steps, order: str, cents: int) -> None:
     step.commit("finish", finish, order)
 
 
-FIRST = Shop(1, mail_order, OrderId, MAILED, add_revenue, Sold, fulfil)
+FIRST = Shop(
+    *(1, mail_order, OrderId, MAILED, add_revenue, Sold, fulfil, OrdersOfCustomer),
+    ViewMaintenance(ViewGroup("simulated-customers", OrdersOfCustomer)),
+    LOOKED,
+)

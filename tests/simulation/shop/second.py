@@ -3,6 +3,8 @@
 MailedOrderId.greeting  a new field with a default, of a task's arguments
 Sold.currency           as of a fork-join queue's items
 MAILED                  begins with four shards
+LOOKED                  gathers its increments, and has no shards
+NewOrdersOfCustomer     the view's next version, which somebody has to rebuild
 insure                  a new step of the flow, before the others
 thank-customer          a new task
 the stream's values     have one more field
@@ -17,11 +19,13 @@ import rollforward as rf
 from rollforward.counters import Counter
 from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
+from rollforward.materialized_views import ViewGroup, ViewMaintenance
 from rollforward.runtime import Clients
 from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
 from tests.simulation.shop.entities import (
     InsuredOrder,
     MailedOrder,
+    NewOrdersOfCustomer,
     ThankedOrder,
     count_run,
     run_once_more,
@@ -29,6 +33,7 @@ from tests.simulation.shop.entities import (
 from tests.simulation.shop.stream import SHOP
 
 MAILED = Counter("simulated-mailed", queue="default", min_shards=4)
+LOOKED = Counter("simulated-looked", mode="gathered", queue="default")
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ def fulfil(step: Steps, order: str, cents: int) -> None:
 
 
 SECOND = Shop(
-    *(2, mail_order, GreetedOrderId, MAILED, add_revenue, Sold, fulfil),
+    *(2, mail_order, GreetedOrderId, MAILED, add_revenue, Sold, fulfil, NewOrdersOfCustomer),
+    ViewMaintenance(ViewGroup("simulated-customers", NewOrdersOfCustomer)),
+    LOOKED,
     fields={"note": "new"},
     thank_customer=thank_customer,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.continuations.entities import FINISHED, ContinuationRun
+from rollforward.materialized_views.entities import ViewRow
 from rollforward.pull_queues.entities import PullItem
 from rollforward.runtime import Clients
-from tests.simulation.shop.common import CUSTOMERS, PLACED
+from tests.simulation.shop.common import PLACED, Shop
 from tests.simulation.shop.entities import (
+    ALL,
     AuditedOrder,
     BilledOrders,
     ClosedDay,
@@ -20,7 +23,6 @@ from tests.simulation.shop.entities import (
     FinishedOrder,
     InsuredOrder,
     MailedOrder,
-    OrdersOfCustomer,
     PackedOrder,
     PickedOrder,
     PlacedOrder,
@@ -45,6 +47,8 @@ class Look:
         orders: All that are there.
         is_purged: A purge takes plain tasks for good: then mails may be missing.
         audited: Orders that were there before an audit; None: none was accepted.
+        shop: The version that serves.
+        looks: How many were answered, and how many were sent.
     """
 
     clients: Clients
@@ -52,6 +56,8 @@ class Look:
     day: str
     is_purged: bool
     audited: Collection[str] | None
+    shop: Shop
+    looks: tuple[int, int]
 
     @property
     def names(self) -> list[str]:
@@ -61,6 +67,11 @@ class Look:
     def sums(self) -> tuple[int, int]:
         """How many orders there are, and their cents."""
         return len(self.orders), sum(order.cents for order in self.orders)
+
+    @property
+    def live_table(self) -> str:
+        """The table that readers see."""
+        return str(self.shop.builds.tables_of(self.shop.view).live)
 
     def once(self) -> dict[str, int]:
         """Each order, done once."""
@@ -74,14 +85,33 @@ def wrong_totals(look: Look, parts: Collection[str]) -> list[str]:
 
 
 def _of_all(look: Look) -> Facts:
-    rows = CUSTOMERS.read(look.clients, OrdersOfCustomer).rows
-    found = {row.name: (row.count, row.sum("cents")) for row in rows if row.count}
-    expected: dict[str, tuple[int, int]] = {}
-    for order in look.orders:
-        count, cents = expected.get(order.customer, (0, 0))
-        expected[order.customer] = count + 1, cents + order.cents
-    yield "view", found, expected
+    yield "view", _rows_of_view(look), _rows_of_orders(look)
+    tables = {key.id().partition(":")[0] for key in ViewRow.query().fetch(keys_only=True)}
+    yield "tables of the view", tables, {look.live_table} & tables
     yield "placed", PLACED.total(look.clients, SHOP).value, len(look.orders)
+
+
+def _rows_of_view(look: Look) -> dict[Any, tuple[float, ...]]:
+    shop = look.shop
+    rows = [row for row in shop.customers.read(look.clients, shop.view).rows if row.count]
+    measures = ("cents",) if shop.version == 1 else ("cents", "orders")
+    return {row.name: (row.count, *map(row.sum, measures)) for row in rows}
+
+
+def _rows_of_orders(look: Look) -> dict[Any, tuple[float, ...]]:
+    cents: dict[str, list[int]] = defaultdict(list)
+    for order in look.orders:
+        for name in [order.customer] if look.shop.version == 1 else [order.customer, ALL]:
+            cents[name].append(order.cents)
+    if look.shop.version == 1:
+        return {name: (len(all_), sum(all_)) for name, all_ in cents.items()}
+    return {name: (len(all_), sum(all_), len(all_)) for name, all_ in cents.items()}
+
+
+def _of_looks(look: Look) -> Facts:
+    answered, sent = look.looks
+    total = look.shop.looked.total(look.clients, SHOP).value
+    yield "looks", total, min(max(total, answered), sent)
 
 
 def _of_mails(look: Look) -> Facts:
@@ -147,6 +177,7 @@ def _of_audit(look: Look) -> Facts:
 _OF: Mapping[str, Callable[[Look], Facts]] = {
     "audit": _of_audit,
     "flow": _of_flows,
+    "look": _of_looks,
     "mail": _of_mails,
     "pack": _of_packing,
     "pick": _of_picking,
