@@ -228,6 +228,21 @@ def test_a_thread_grows_no_deeper_than_it_may(world: World) -> None:
     assert max(len(each.thread) for each in found) < 1500
 
 
+def test_a_comment_belongs_to_its_post(world: World) -> None:
+    """On another one it can neither be answered nor deleted: that post would count one less."""
+    written(world, 2)
+    elsewhere = said(world, 2, "there")
+    said(world, 1, "here")
+
+    with pytest.raises(UnknownCommentError):
+        said(world, 1, "an answer", reply_to=elsewhere)
+    with world.context(), pytest.raises(UnknownCommentError):
+        comments.delete_comment(world.clients, POST, elsewhere, ADA)
+
+    assert [each.text for each in threads(world, 2)] == ["there"]
+    assert (counted(world, 1), counted(world, 2)) == (1, 1)
+
+
 def test_a_deleted_comment_keeps_its_place_for_its_replies(world: World) -> None:
     """Its text goes and it counts no more; somebody else's cannot be deleted (S28)."""
     one = said(world, 1, "1")

@@ -118,3 +118,26 @@ def test_a_service_that_is_slow_for_all_is_no_conflict_for_long() -> None:
     assert seen.count(RUSH) == 0
     assert seen.count(GROW) <= 2
     assert [verdict for verdict in seen if verdict][-1] == CALM
+
+
+def test_one_thread_at_a_time_changes_a_counter(shard_maps: ShardMaps) -> None:
+    """E5: also after another one has come and left; a second counter does not wait."""
+    with shard_maps.changing("a") as is_first, shard_maps.changing("b") as is_beside:
+        for _ in range(2):
+            with shard_maps.changing("a") as is_second:
+                assert (is_first, is_beside, is_second) == (True, True, False)
+    with shard_maps.changing("a") as is_first:
+        assert is_first
+
+
+def test_contention_is_noted_anew_with_each_number_of_shards(
+    shard_maps: ShardMaps, clients: Any
+) -> None:
+    """E5: conflicts of one shard say nothing of eight; a second look at a row forgets none."""
+    with offline():
+        first = shard_maps.learn(clients, "a", row(1))
+        again = shard_maps.learn(clients, "a", row(1))
+        grown = shard_maps.learn(clients, "a", row(8, generation=2))
+
+    assert again.contention is first.contention
+    assert grown.contention is not first.contention
