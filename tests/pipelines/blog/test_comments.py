@@ -343,11 +343,18 @@ def test_what_is_new_among_very_many_is_bounded(world: World) -> None:
 
 
 def test_comments_are_counted_and_ranked_by_week(world: World) -> None:
-    """C1: the posts of this week by their comments; last week's have their own row."""
+    """C1: the posts of this week by their comments; last week's have their own row.
+
+    A comment that was deleted counts no more.
+    """
     written(world, 3)  # The first form's post is there already.
     for number, times in ((1, 2), (2, 3)):
         for _ in range(times):
             said(world, number, "x")
+    deleted = said(world, 1, "x")
+    world.settle()
+    with world.context():
+        comments.delete_comment(world.clients, POST, deleted, ADA)
     world.settle()
     with world.context():
         now = world.clients.clock.now()

@@ -51,6 +51,20 @@ def test_gathered_increments_are_one_write_of_their_total(world: World) -> None:
     assert folds(world, "hits", "a") == 1
 
 
+@pytest.mark.parametrize("is_unknown_first", [True, False])
+def test_of_several_errors_the_caller_gets_the_one_that_leaves_it_open(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_unknown_first: bool
+) -> None:
+    """E1: it must not take an increment that may count for one that was refused."""
+    errors: list[Exception] = [BufferFullError("full"), OutcomeUnknownError("open")]
+    answers = errors[::-1] if is_unknown_first else errors
+    queue = type(HITS._gathering().fork_join)
+    monkeypatch.setattr(queue, "insert_each", lambda *args, **options: answers)
+
+    with world.context(), pytest.raises(OutcomeUnknownError):
+        HITS.increment_many(world.clients, {"a": 1, "b": 1})
+
+
 def test_an_increment_in_a_transaction_counts_with_it_or_not_at_all(world: World) -> None:
     """E1: committed with the data that it counts; an exact counter takes no part."""
 

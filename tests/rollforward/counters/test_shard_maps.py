@@ -13,6 +13,7 @@ from rollforward.counters import shard_maps as counter_shard_maps
 from rollforward.counters.contention import BUSY, CALM, GROW, RUSH, Contention
 from rollforward.counters.entities import CounterConfig
 from rollforward.counters.shard_maps import ShardMaps, ShardSettings
+from rollforward.counters.totals import _groups
 from tests.infra.memory_datastore import offline
 
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
@@ -141,3 +142,10 @@ def test_contention_is_noted_anew_with_each_number_of_shards(
 
     assert again.contention is first.contention
     assert grown.contention is not first.contention
+
+
+def test_a_lookup_takes_whole_counters_up_to_a_thousand_keys() -> None:
+    """E3: a counter has a key for its row and for each shard; one that has more is alone."""
+    expected = {"a": 499, "b": 499, "c": 500, "d": 498, "e": 0, "f": 2_000, "g": 1}
+
+    assert [*_groups(expected)] == [["a", "b"], ["c", "d"], ["e"], ["f"], ["g"]]
