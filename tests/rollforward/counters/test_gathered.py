@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,6 +64,21 @@ def test_of_several_errors_the_caller_gets_the_one_that_leaves_it_open(
 
     with world.context(), pytest.raises(OutcomeUnknownError):
         HITS.increment_many(world.clients, {"a": 1, "b": 1})
+
+
+@pytest.mark.parametrize("duplicates", [(True, True), (True, False), (False, True)])
+def test_several_increments_are_a_duplicate_if_none_of_them_is_new(
+    world: World, monkeypatch: pytest.MonkeyPatch, duplicates: tuple[bool, bool]
+) -> None:
+    """E2: an earlier call with the key may have stored some of them."""
+    answers = [SimpleNamespace(is_duplicate=is_duplicate) for is_duplicate in duplicates]
+    queue = type(HITS._gathering().fork_join)
+    monkeypatch.setattr(queue, "insert_each", lambda *args, **options: answers)
+
+    with world.context():
+        counted = HITS.increment_many(world.clients, {"a": 1, "b": 1}, idempotency_key="k")
+
+    assert counted.is_duplicate is all(duplicates)
 
 
 def test_an_increment_in_a_transaction_counts_with_it_or_not_at_all(world: World) -> None:
