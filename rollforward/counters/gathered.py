@@ -20,6 +20,7 @@ from rollforward.counters.increments import RECEIPTS_FOR, Counted, IncrementRequ
 from rollforward.counters.relocation import take_shards
 from rollforward.datastore.versions import insert_all
 from rollforward.fork_join import Accumulator, Batch, ForkJoin
+from rollforward.fork_join.fold import MAX_PACK_WRITES
 from rollforward.runtime import Clients
 from rollforward.runtime.errors import OutcomeUnknownError
 from rollforward.runtime.idempotency import unknown_outcome
@@ -56,6 +57,7 @@ class GatheredIncrements:
             queue=queue,
             period_s=period_s,
             receipts_for=RECEIPTS_FOR,
+            max_packs=MAX_PACK_WRITES,  # The join writes one row.
         )
         self._in_memory = (
             None

@@ -48,10 +48,10 @@ log = logging.getLogger(__name__)
 
 I = TypeVar("I")  # noqa: E741  An item.
 
-# Of a commit, which takes 500 writes: a deletion for each pack, and an outcome for one whose caller
-# waits for a result. The rest is for the join function. A hot key is folded about once a second, so
-# this is its rate where callers share no packs.
-MAX_PACKS = 320
+# Packs in one transaction, unless the queue says otherwise.
+MAX_PACKS = 160
+# Of the 500 writes of a commit: a deletion for each pack, and an outcome for one whose caller waits
+# for a result. The rest is for the join function.
 MAX_PACK_WRITES = 320
 MAX_KILOBYTES = 2_000
 MAX_LISTED = 1_000
@@ -91,6 +91,8 @@ class Folding(Generic[I]):
     read: Callable[[str], list[I]]  # Of a pack's items.
     replay_task: Task[Replay]
     guarded: Guarded[I] | None = None
+    max_packs: int = MAX_PACKS
+    show_progress: Callable[[], None] = lambda: None  # Called before each transaction.
 
 
 @dataclass
@@ -107,16 +109,8 @@ class FoldResult:
         return not self.items and len(self.failed_items) >= MAX_FAILED_ITEMS
 
 
-def fold_epoch(
-    clients: Clients,
-    folding: Folding[Any],
-    epoch: str,
-    show_progress: Callable[[], None] = lambda: None,
-) -> FoldResult:
+def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResult:
     """Fold all packs of an epoch.
-
-    Args:
-        show_progress: Called after each part.
 
     Raises:
         Retry: there is more, or a pack that this version of the code cannot read, which waits for
@@ -127,10 +121,9 @@ def fold_epoch(
     packs = [PackId.parse(key.id()) for key in keys[:MAX_LISTED]]
     clients.random.shuffle(packs)  # A failing item must not come before the rest each time.
     folded = FoldResult()
-    for part in _parts(packs, folding.max_batch_size):
+    for part in _parts(packs, folding.max_batch_size, folding.max_packs):
         if not folded.nothing_succeeded:
             _fold(clients, folding, part, folded)
-            show_progress()
     errors = [
         error
         for pack, error in folded.failed_items
@@ -151,13 +144,13 @@ def fold_epoch(
     return folded
 
 
-def _parts(packs: Sequence[PackId], max_batch_size: int) -> Iterator[list[PackId]]:
+def _parts(packs: Sequence[PackId], max_batch_size: int, max_packs: int) -> Iterator[list[PackId]]:
     """Cut packs into parts that fit into a transaction."""
     part: list[PackId] = []
     items = kilobytes = 0
     for pack in packs:
         items, kilobytes = items + pack.items, kilobytes + pack.kilobytes
-        if part and (items > max_batch_size or kilobytes > MAX_KILOBYTES or len(part) == MAX_PACKS):
+        if part and (items > max_batch_size or kilobytes > MAX_KILOBYTES or len(part) == max_packs):
             yield part
             part, items, kilobytes = [], pack.items, pack.kilobytes
         part.append(pack)
@@ -168,6 +161,7 @@ def _parts(packs: Sequence[PackId], max_batch_size: int) -> Iterator[list[PackId
 def _fold(
     clients: Clients, folding: Folding[Any], part: Sequence[PackId], folded: FoldResult
 ) -> None:
+    folding.show_progress()
     if (committed := _fold_guarded(clients, folding, part)) is not None:
         folded.items += committed
         return

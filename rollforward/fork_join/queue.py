@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get
 from rollforward.fork_join import sweep as sweeps
 from rollforward.fork_join.batching import epochs
 from rollforward.fork_join.batching.adaptive import BatchPolicy, BatchStats
-from rollforward.fork_join.batching.epochs import FORGOTTEN_AFTER_S, OpenEpoch, Slot
+from rollforward.fork_join.batching.epochs import MAX_MUTEX_WAIT_S, OpenEpoch, Slot
 from rollforward.fork_join.batching.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
-from rollforward.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
+from rollforward.fork_join.fold import (
+    MAX_PACK_WRITES,
+    MAX_PACKS,
+    Batch,
+    Folding,
+    FoldResult,
+    Guarded,
+    fold_epoch,
+)
 from rollforward.fork_join.insert import (
     FULL_COMMIT,
     MAX_GROUP_ITEMS,
@@ -68,6 +76,7 @@ class ForkJoin(Generic[I]):
         linger_s: float = 0.0,
         are_last: Callable[[Clients, str, int], bool] | None = None,
         guarded: Guarded[I] | None = None,
+        max_packs: int = MAX_PACKS,
     ) -> None:
         """Declare a queue; see `fork_join`.
 
@@ -87,9 +96,12 @@ class ForkJoin(Generic[I]):
             linger_s,
             are_last,
         )
+        if not 1 <= max_packs <= MAX_PACK_WRITES:
+            raise ValueError(f"max_packs must be between 1 and {MAX_PACK_WRITES}, got {max_packs}")
         self.name = name
         self.join = join
         self.guarded = guarded
+        self.max_packs = max_packs
         self._codec = ItemCodec(name, item)
         base = f"/tasks/fork-join/{name}"
         self.join_task = Task(f"{base}/join", queue, Join, self._join)
@@ -254,18 +266,23 @@ class ForkJoin(Generic[I]):
                 return
             args = replace(args, key=packs[0].batch_key)
         slot = Slot(self.name, args.key, args.shard)
-        # Meanwhile the batch stays open: what comes is folded with it.
-        mutex = advisory_lock(clients, slot.fold_mutex, max_wait_s=FORGOTTEN_AFTER_S)
+        if epochs.is_joined(clients, slot, args.epoch) and not self._has_packs(args.epoch):
+            return  # Its other joiner has folded it.
+        # Meanwhile a batch that is not full stays open: what comes is folded with it.
+        mutex = advisory_lock(clients, slot.fold_mutex, max_wait_s=MAX_MUTEX_WAIT_S)
         with mutex as show_progress:
             lock_seen = epochs.close(clients, slot, args.epoch)
             closed = clients.clock.now()
-            folded = fold_epoch(clients, self._folding(), args.epoch, show_progress)
+            folded = fold_epoch(clients, self._folding(show_progress), args.epoch)
         if args.is_shared and not lock_seen:
             self._joiners.fold_again(clients, args)
         if folded.items:
             self._record(clients, args, folded, closed)
 
-    def _folding(self) -> Folding[I]:
+    def _has_packs(self, epoch: str) -> bool:
+        return bool(packs_of_epoch(self.name, epoch).fetch(1, keys_only=True))
+
+    def _folding(self, show_progress: Callable[[], None]) -> Folding[I]:
         return Folding(
             self.name,
             self.settings.max_batch_size,
@@ -273,6 +290,8 @@ class ForkJoin(Generic[I]):
             self._codec.read,
             self.replay_task,
             self.guarded,
+            self.max_packs,
+            show_progress,
         )
 
     def _record(
@@ -340,6 +359,7 @@ def fork_join(
     linger_s: float = 0.0,
     are_last: Callable[[Clients, str, int], bool] | None = None,
     guarded: Guarded[Any] | None = None,
+    max_packs: int = MAX_PACKS,
 ) -> Callable[[Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]], ForkJoin[I]]:
     """Declare the function below as the join of a queue; its third parameter's type is the items'.
 
@@ -359,6 +379,9 @@ def fork_join(
             (`rollforward.datastore.versions.read_versions`), if the join depends on nothing else.
             It is tried first, by one commit that is refused if any of them has changed. If this is
             None, or returns None for a batch, a transaction folds it.
+        max_packs: Packs in one transaction, up to 320; a pack is what callers brought in one
+            commit. More than 160 for a join that writes few entities: a commit takes 500 writes,
+            of which each pack is one.
     """
 
     def declare(
@@ -376,6 +399,7 @@ def fork_join(
             linger_s=linger_s,
             are_last=are_last,
             guarded=guarded,
+            max_packs=max_packs,
         )
 
     return declare

@@ -46,6 +46,9 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
     """Create a delivered task again, due in so many seconds.
 
+    A wait of 30 days ends up to an hour earlier where the service's clock is behind: it takes no
+    task that is further ahead.
+
     Returns:
         False: it cannot be created again, and has to be retried.
 
@@ -67,12 +70,9 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
         headers={TASK_HEADER: name, WAITS_HEADER: str(waits), **trace_headers()},
         deadline_s=deadline_of(clients, delivery.path),
     )
-    if _create(clients, message):
-        return True
-    too_far_s = after_s - DISTANT_AFTER_S  # For a service whose clock is behind.
-    return too_far_s > 0 and _create(
-        clients, replace(message, at=due - datetime.timedelta(seconds=too_far_s))
-    )
+    too_far_s = max(0.0, after_s - DISTANT_AFTER_S)
+    nearer = replace(message, at=due - datetime.timedelta(seconds=too_far_s))
+    return any(_create(clients, each) for each in ([message, nearer] if too_far_s else [message]))
 
 
 def _create(clients: Clients, message: Message) -> bool:

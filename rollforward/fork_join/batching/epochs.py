@@ -45,6 +45,8 @@ ITEM = 2**17
 WAIT_FOR_WRITERS_S = 1.0
 # An epoch that is older than its period by this has lost its joiner.
 FORGOTTEN_AFTER_S = 5.0
+# A joiner waits no longer for the fold before: it has to close its epoch while writers know it.
+MAX_MUTEX_WAIT_S = FORGOTTEN_AFTER_S - WAIT_FOR_WRITERS_S - 0.5
 MAX_TRIES = 4
 MAX_REMEMBERED = 10_000
 
@@ -319,6 +321,12 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
         word = _word(clients, lock)
     is_known = word is not None
     return clients.cache.set(lock, b"0", 60) and is_known
+
+
+def is_joined(clients: Clients, slot: Slot, epoch: str) -> bool:
+    """Return whether a joiner has closed an epoch, according to memcached."""
+    word = _word(clients, _lock(slot, epoch))
+    return word is not None and word.state == JOINED
 
 
 def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:

@@ -103,8 +103,6 @@ class Applier:
             SharedBody(
                 body,
                 reads=lambda draw: [any_catalog_key(group, draw), *reads.keys],
-                rows=frozenset(key.pairs() for key in reads.rows),
-                writes=len(reads.rows) + len(reads.pairs) + len(unacked),
             ),
         )
 

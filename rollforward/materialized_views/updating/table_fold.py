@@ -101,7 +101,8 @@ class TableFolder:
         with FoldTurns.of(clients).take(clients, args.table, answer) as is_my_turn:
             if not is_my_turn:
                 return
-            lock = advisory_lock(clients, f"views:fold:{args.table}", max_wait_s=LOCK_WAIT_S)
+            name, wait_s = f"views:fold:{args.table}", MAX_FOLD_S
+            lock = advisory_lock(clients, name, wait_s=wait_s, max_wait_s=LOCK_WAIT_S)
             with lock as show_progress:
                 answer()
                 _Fold(self, clients, args.table, show_progress).run()
@@ -170,13 +171,13 @@ class _Fold:
         """
         after = self._place.start
         for _ in range(MAX_LISTINGS):
+            self._show_progress()
             found = listed(self._table, after, MAX_LISTED)
             due = self._due(found)
             is_written = False
             for part in self._parts(due):
                 self._place.pass_by(part[-1].unacked.tag)
                 is_written |= self._fold_part(part)
-                self._show_progress()
                 if self._is_late():
                     return False
             if len(found) < MAX_LISTED:
@@ -234,6 +235,7 @@ class _Fold:
             Whether anything was written.
         """
         ids = [updates.id for updates in part]
+        self._show_progress()
         try:
             with self._span(part):
                 self._folder.applier.apply_many(self._clients, self._table, by_row(part), ids)

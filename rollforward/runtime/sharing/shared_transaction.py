@@ -2,7 +2,7 @@
 
 A body that is run here declares what it reads and the rows that it touches, is guarded against a
 second run as every body of `transact` is, and waits for nothing but Datastore. Callers whose bodies
-touch a common row do not share. A body of a user, which may do anything, is never run here.
+touch a common row do not share. A body of a user, which may do anything, is never shared.
 
 1. Group: what comes while a transaction is in progress shares the next one (`group_commit.py`).
 2. Read: the transaction begins, and looks up what all bodies read.
@@ -28,6 +28,7 @@ those that it lost together with others. Each caller has a `Transaction` of its 
 them: its id, hooks and doubt are its own, and hooks are called by its own thread.
 
 `transact_declared` makes the same calls for a body alone: one that no other caller should wait for.
+What a body leaves to ndb's `call_on_commit` is not called in either.
 
 Lost on failure: nothing that `transact` would keep. A process that is killed in step 4 leaves the
 outcome open for all callers of the group.
@@ -94,13 +95,13 @@ class SharedBody(Generic[T]):
             number, the same for all bodies of a group: those that read any copy read the same.
         reads: Returns the keys that it reads, given that number.
         rows: The rows that no two bodies of a group may touch: all that it and others may
-            write.
+            write. A body that is never shared needs none.
         writes: About how many entities it writes.
     """
 
     run: Callable[[int], T]
     reads: Callable[[int], Sequence[Any]]
-    rows: frozenset[Hashable]
+    rows: frozenset[Hashable] = frozenset()
     writes: int = 1
 
 

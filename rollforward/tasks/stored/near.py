@@ -39,10 +39,10 @@ def create_near(clients: Clients) -> int:
     near, total = naive_utc(now_utc + NEAR), 0
     for _ in range(MAX_CALLS):
         rows = waiting_until(near).fetch(MAX_PER_CALL)
-        created = _create(clients, rows, now_utc)
+        created, refused = _create(clients, rows, now_utc)
         total += created
-        if len(rows) < MAX_PER_CALL or not created:
-            break
+        if len(rows) < MAX_PER_CALL or not created + refused:
+            break  # None is left, or Cloud Tasks does not answer.
     return total
 
 
@@ -53,7 +53,10 @@ def late_s(clients: Clients) -> float:
     return (near - first.waits_until).total_seconds() if first is not None else 0.0
 
 
-def _create(clients: Clients, rows: Sequence[DistantTask], now_utc: datetime.datetime) -> int:
+def _create(
+    clients: Clients, rows: Sequence[DistantTask], now_utc: datetime.datetime
+) -> tuple[int, int]:
+    """Create the tasks of rows; return how many were created, and how many were refused."""
     answers = clients.tasks.create_each([_message(row) for row in rows])
     results = list(zip(rows, answers, strict=True))
     created = [row for row, answer in results if not isinstance(answer, Exception)]
@@ -63,10 +66,10 @@ def _create(clients: Clients, rows: Sequence[DistantTask], now_utc: datetime.dat
     for named in batched([row for row in created if row.name is not None], MAX_PUT):
         ndb.put_multi(named)
     ndb.delete_multi([row.key for row in created if row.name is None])
-    for row, answer in results:
-        if isinstance(answer, PERMANENT_ERRORS):
-            _refuse(clients, row, answer, now_utc)
-    return len(created)
+    refused = [each for each in results if isinstance(each[1], PERMANENT_ERRORS)]
+    for row, answer in refused:
+        _refuse(clients, row, answer, now_utc)
+    return len(created), len(refused)
 
 
 def _refuse(

@@ -11,8 +11,10 @@ import pytest
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import ForkJoin, fork_join
 from rollforward.fork_join import fold as fork_join_fold
+from rollforward.fork_join.batching.epochs import Slot
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.fork_join.insert import insert_group
+from rollforward.runtime.advisory_lock import advisory_lock
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
@@ -45,6 +47,50 @@ def test_a_period_of_items_is_folded_together(world: World) -> None:
         assert tallied("t") == Counter("abc")
         assert batches("t") == [3]
         assert packs() == []
+
+
+def test_a_fold_shows_progress_before_each_transaction(
+    world: World, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the next joiner of the key waits for it longer than for one that has died."""
+    if services.memcached is None:
+        pytest.skip("without memcached nobody waits")
+    held: list[bytes | None] = []
+    sound = fork_join_fold._fold_here
+
+    def fold_here(clients: Any, *args: Any) -> Any:
+        held.append(clients.cache.get(Slot(TALLIES.name, "t").fold_mutex))
+        return sound(clients, *args)
+
+    monkeypatch.setattr(fork_join_fold, "_fold_here", fold_here)
+    monkeypatch.setattr(TALLIES, "max_packs", 1)
+    for label in "abc":
+        put(world, "t", label)
+    world.settle()
+
+    assert len(held) == len({*held} - {None}) == 3
+    with world.context():
+        assert batches("t") == [1, 1, 1]
+
+
+def test_a_second_joiner_of_a_batch_that_is_folded_waits_for_nobody(world: World) -> None:
+    """A full batch has two: the one that was due later would take a place of the queue."""
+    with world.clients.context():
+        TALLIES.insert_each(world.clients, [("t", Mark(f"i{i}")) for i in range(20)])
+    joiners = [due.task_name for due in world.engine.due()]
+    world.deliver_due()
+    world.clock.sleep(30)
+    with advisory_lock(world.clients, Slot(TALLIES.name, "t").fold_mutex):
+        began = world.clients.clock.now()
+        for task in tasks(world):
+            assert task.name not in joiners
+            world.deliver(task.name)
+        waited_s = (world.clients.clock.now() - began).total_seconds()
+
+    with world.context():
+        assert batches("t") == [20]
+    if world.services.memcached is not None:
+        assert waited_s == 0
 
 
 def test_keys_have_batches_of_their_own(world: World) -> None:
@@ -194,7 +240,7 @@ def test_what_one_fold_takes_is_bounded(packs: list[tuple[int, int]], sizes: lis
     """D1: in packs, items and kilobytes; a pack that is too large is folded alone."""
     ids = [PackId("q", "e", items, kilobytes, "id") for items, kilobytes in packs]
 
-    parts = list(fork_join_fold._parts(ids, 20))
+    parts = list(fork_join_fold._parts(ids, 20, fork_join_fold.MAX_PACKS))
 
     assert [len(part) for part in parts] == sizes
     assert [pack for part in parts for pack in part] == ids

@@ -60,7 +60,7 @@ def test_whoever_waits_comes_when_the_other_is_done(clients: Any) -> None:
     sleeps: list[float] = []
 
     class Clock:
-        read_clock = clients.clock.now
+        now = clients.clock.now
 
         def sleep(self, seconds: float) -> None:
             sleeps.append(seconds)

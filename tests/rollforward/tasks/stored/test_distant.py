@@ -118,6 +118,23 @@ def test_one_sweep_creates_what_is_more_than_a_commit_takes(
         assert [row for row in distant_here() if row.waits_until is not None] == []
 
 
+@one_emulator
+def test_many_tasks_that_are_refused_stop_no_sweep(
+    studio: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: their queue does not exist yet; the task of another one, due later, is created."""
+    monkeypatch.setattr(near, "MAX_PER_CALL", 2)
+    with studio.context():
+        for number in range(5):
+            film.enqueue(studio.clients, film.bind(f"gone {number}", "x"), delay_s=YEARS_S)
+        for row in distant_here():
+            row.queue = "gone"
+            row.put()
+        film.enqueue(studio.clients, film.bind("sequel", "x"), delay_s=YEARS_S + DAY_S)
+        pass_days(studio, YEARS_S / DAY_S - 1)
+        assert len(queued(studio)) == 1
+
+
 def test_a_name_exists_until_nine_days_after_its_task(studio: World) -> None:
     """B8: while the row waits, and while its task does."""
 
