@@ -261,12 +261,13 @@ class ForkJoin(Generic[I]):
 
     def _join(self, clients: Clients, args: Join) -> None:
         if not args.key:
-            packs = packs_of_epoch(self.name, args.epoch).fetch(1)
-            if not packs:
+            first_pack = packs_of_epoch(self.name, args.epoch).get()
+            if first_pack is None:
                 return
-            args = replace(args, key=packs[0].batch_key)
+            args = replace(args, key=first_pack.batch_key)
         slot = Slot(self.name, args.key, args.shard)
-        if epochs.is_joined(clients, slot, args.epoch) and not self._has_packs(args.epoch):
+        packs = packs_of_epoch(self.name, args.epoch)
+        if epochs.is_joined(clients, slot, args.epoch) and not packs.fetch(1, keys_only=True):
             return  # Its other joiner has folded it.
         # Meanwhile a batch that is not full stays open: what comes is folded with it.
         mutex = advisory_lock(clients, slot.fold_mutex, max_wait_s=MAX_MUTEX_WAIT_S)
@@ -278,9 +279,6 @@ class ForkJoin(Generic[I]):
             self._joiners.fold_again(clients, args)
         if folded.items:
             self._record(clients, args, folded, closed)
-
-    def _has_packs(self, epoch: str) -> bool:
-        return bool(packs_of_epoch(self.name, epoch).fetch(1, keys_only=True))
 
     def _folding(self, show_progress: Callable[[], None]) -> Folding[I]:
         return Folding(

@@ -214,10 +214,10 @@ class _Fold:
         part = _Part(self._folder.part_size(self._table))
         for some in batched(ids, part.max_rows):
             # Without ndb's futures, which take longer than the rows.
-            for found in read_versions(self._clients.datastore, [outbox_key(id_) for id_ in some]):
-                if found is None:
+            for row in read_versions(self._clients.datastore, [outbox_key(id_) for id_ in some]):
+                if row is None:
                     continue  # Another delivery has applied it.
-                unacked, _ = found
+                unacked, _ = row
                 updates = self._folder.read(unacked)
                 if updates is None:
                     self._give_own_task([unacked])

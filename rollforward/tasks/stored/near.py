@@ -66,10 +66,12 @@ def _create(
     for named in batched([row for row in created if row.name is not None], MAX_PUT):
         ndb.put_multi(named)
     ndb.delete_multi([row.key for row in created if row.name is None])
-    refused = [each for each in results if isinstance(each[1], PERMANENT_ERRORS)]
-    for row, answer in refused:
-        _refuse(clients, row, answer, now_utc)
-    return len(created), len(refused)
+    refused = 0
+    for row, answer in results:
+        if isinstance(answer, PERMANENT_ERRORS):
+            refused += 1
+            _refuse(clients, row, answer, now_utc)
+    return len(created), refused
 
 
 def _refuse(
