@@ -6,6 +6,7 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.datastore.expiry import MAX_KEYS, delete_due, delete_expired
+from rollforward.runtime.channel import limits
 from tests.infra.world import World
 
 pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
@@ -37,3 +38,13 @@ def test_more_keys_than_a_transaction_takes_are_counted_together(world: World) -
 
         assert delete_due(keys, lambda row: row.expires == "due") == MAX_KEYS // 2 + 1
         assert len(ExpiringRow.query().fetch(keys_only=True)) == MAX_KEYS // 2 + 1
+
+
+def test_more_rows_than_a_commit_takes_are_deleted_by_several(world: World) -> None:
+    """Limit `commit`, 500 entities: a sweep lists two kinds at a time, a page of 500 of each."""
+    count = limits.COMMIT.most + 1
+    with world.context():
+        keys = ndb.put_multi(ExpiringRow(id=f"{n:03d}", expires="due") for n in range(count))
+
+        assert delete_due(keys, lambda row: True) == count
+        assert ExpiringRow.query().fetch(keys_only=True) == []

@@ -12,7 +12,8 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.lanes import adding, sweep
+from rollforward.batches.adding.populate import MAX_PAGE_MEMBERS
+from rollforward.lanes import Lane, adding, sweep
 from rollforward.lanes.adding import PlacedMessage
 from rollforward.lanes.rows.entities import (
     Claim,
@@ -26,6 +27,7 @@ from rollforward.lanes.rows.entities import (
 from rollforward.lanes.runs import claims, ends, lookups
 from rollforward.lanes.runs.claims import Claimed, Rest
 from rollforward.lanes.runs.ends import Dead, Later
+from rollforward.runtime.channel import limits
 from rollforward.runtime.messages import Message
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -336,6 +338,23 @@ def test_messages_that_have_their_places_let_the_others_have_theirs(
     paths = [Memory.current.get(task_key(id_at(KEY, n, x))).path for n, x in enumerate("abc")]
     assert paths == ["/p" if letter in there else f"/{letter}" for letter in "abc"]
     assert set(hinted) == {KEY}
+
+
+def test_messages_that_have_their_places_are_cut_to_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Limit `commit`, 500 entities: a page of a batch has 1,000 members, maybe all in a lane."""
+    sizes: list[int] = []
+    monkeypatch.setattr(adding.hints, "hint_later", lambda *args: None)
+    monkeypatch.setattr(adding, "commit_of_puts", lambda client, puts: puts)
+    monkeypatch.setattr(adding, "apply_together", lambda clients, puts: sizes.append(len(puts)))
+    key, message = Lane("mail")("ada"), Message("/p", "q", b"{}")
+    placed = [PlacedMessage(key, place, "c0ffee", message) for place in range(MAX_PAGE_MEMBERS)]
+
+    adding.add_placed(Machine(), placed)  # type: ignore[arg-type]
+
+    assert sum(sizes) == MAX_PAGE_MEMBERS
+    assert max(sizes) <= limits.COMMIT.most
 
 
 @pytest.mark.parametrize("fails", [False, True])
