@@ -11,7 +11,7 @@ import pytest
 from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.lanes import BadLaneError, Lane, Rate, debounced, throttled
-from rollforward.lanes.rows.entities import LaneState, LaneTask
+from rollforward.lanes.rows.entities import LaneState, LaneTask, quoted
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import (
     MAX_DELAY_S,
@@ -162,6 +162,15 @@ def test_a_hint_that_is_lost_is_made_good_by_the_sweep(world: World) -> None:
     world.settle()
     assert DESK.of("ada") == ["0", "1"]
     assert DESK.of("bob") == ["0"]
+
+
+@pytest.mark.parametrize("letter", ["x", "~", "é", "\N{GRINNING FACE}"])
+def test_a_key_of_a_lane_is_as_long_as_its_quoted_form(letter: str) -> None:
+    """Limit `key-name`, 1,500 bytes: that form is in names, and a letter makes up to 12 of it."""
+    most = 200 // len(quoted(letter))
+    assert IN_ORDER(letter * most).key == letter * most
+    with pytest.raises(BadLaneError, match="1 to 200 bytes, quoted"):
+        IN_ORDER(letter * (most + 1))
 
 
 def test_bad_keys_and_options_are_refused_and_nothing_waits(world: World) -> None:

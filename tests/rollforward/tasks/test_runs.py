@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.runtime.channel import limits
 from rollforward.tasks.pattern import Pattern
-from rollforward.tasks.runs import Run, RunList, RunQuery, UnknownRunError, merged
+from rollforward.tasks.runs import (
+    BadCursorError,
+    Run,
+    RunList,
+    RunQuery,
+    UnknownRunError,
+    merged,
+    place_of,
+    timed_cursor,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -89,3 +99,29 @@ def test_a_pattern_without_runs_lists_none_and_knows_none() -> None:
             registry.run(CLIENTS, pattern, "r")
         with pytest.raises(UnknownRunError):
             registry.control_run(CLIENTS, pattern, "r", "cancel")
+
+
+@pytest.mark.parametrize(
+    ("row_id", "is_name"),
+    [
+        ("", False),
+        ("x", True),
+        ("x" * limits.KEY_NAME.most, True),
+        ("x" * (limits.KEY_NAME.most + 1), False),
+        ("é" * (limits.KEY_NAME.most // 2), True),
+        ("é" * (limits.KEY_NAME.most // 2 + 1), False),
+        ("\ud800", False),
+    ],
+    ids=["none", "short", "longest", "longer", "longest in UTF-8", "longer in UTF-8", "half"],
+)
+def test_a_cursor_has_the_id_of_a_row_that_datastore_could_have(
+    row_id: str, *, is_name: bool
+) -> None:
+    """Limit `key-name`, 1,500 bytes: any other cursor is refused before a query is made of it."""
+    begun = at(0).replace(tzinfo=None)
+    cursor = timed_cursor(begun, row_id)
+    if is_name:
+        assert place_of(cursor, "no cursor") == (begun, row_id)
+    else:
+        with pytest.raises(BadCursorError, match="no cursor"):
+            place_of(cursor, "no cursor")
