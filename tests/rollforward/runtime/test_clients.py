@@ -13,6 +13,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import (
+    BeginTransactionResponse,
     CommitRequest,
     CommitResponse,
     EntityResult,
@@ -21,7 +22,9 @@ from google.cloud.datastore_v1.types import (
 )
 from google.cloud.tasks_v2 import ListQueuesResponse, Queue
 
+from rollforward.datastore.transactions import transact
 from rollforward.runtime import open_cloud_tasks, open_datastore
+from rollforward.runtime.clients import RPC_TIMEOUT_S
 from rollforward.testing.services import PROJECT
 
 pytestmark = pytest.mark.fast
@@ -44,6 +47,7 @@ class LocalNetwork(grpc.GenericRpcHandler):  # type: ignore[misc]
     requests: dict[str, bytes] = field(default_factory=dict)
     hosts: list[str] = field(default_factory=list)
     user_agents: list[str] = field(default_factory=list)
+    left_s: list[float] = field(default_factory=list)  # Until the deadline of each call.
 
     def service(self, details: Any) -> Any:
         method = details.method.rpartition("/")[2]
@@ -51,6 +55,7 @@ class LocalNetwork(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         def answer(request: bytes, context: Any) -> bytes:
             self.requests[method] = request
+            self.left_s.append(context.time_remaining())
             return self.answers[method]
 
         return grpc.unary_unary_rpc_method_handler(answer)
@@ -97,3 +102,22 @@ def test_a_reply_of_cloud_tasks_may_be_larger_than_4_mb(network: LocalNetwork) -
 
     assert list(open_cloud_tasks().list_queues(parent="p")) == [queue]
     assert network.hosts == ["cloudtasks.googleapis.com"]
+
+
+def test_no_call_waits_for_ever(network: LocalNetwork) -> None:
+    """Each call has a deadline: ndb sets none by itself, and the library of Cloud Tasks 20 s."""
+    replies = {
+        "BeginTransaction": BeginTransactionResponse(transaction=b"t"),
+        "Commit": CommitResponse(mutation_results=[MutationResult(version=1)]),
+        "ListQueues": ListQueuesResponse(),
+    }
+    for method, reply in replies.items():
+        network.answers[method] = type(reply).serialize(reply)
+
+    with open_datastore(PROJECT).context(cache_policy=False, legacy_data=False):
+        transact(Blob(id="b").put)
+        Blob(id="b").put()
+    list(open_cloud_tasks().list_queues(parent="p"))
+
+    assert network.requests.keys() == replies.keys()
+    assert max(network.left_s) < 4 * RPC_TIMEOUT_S

@@ -1,0 +1,49 @@
+"""Bodies of requests are as long as is allowed, whether they say their length or not."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from flask import Flask, jsonify
+
+from rollforward.flask.api.item_lists import NDJSON, item_list
+
+pytestmark = pytest.mark.fast
+
+LONGEST = b"1\n2\n3\n4\n5\n"
+
+
+@pytest.fixture
+def app() -> Flask:
+    """An app that returns the numbers of a list in at most ten bytes."""
+    app = Flask(__name__)
+
+    @app.post("/numbers")
+    def numbers() -> Any:
+        return jsonify(item_list(int, max_items=100, max_bytes=len(LONGEST)))
+
+    return app
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(LONGEST, 200), (LONGEST + b"\n", 413), (LONGEST * 50, 413)],
+    ids=["longest", "longer", "much longer"],
+)
+def test_a_list_that_is_too_long_is_refused_and_never_cut(
+    app: Flask, body: bytes, status: int, *, is_chunked: bool
+) -> None:
+    """The numbers behind the limit would be lost without a word; so is one byte too many."""
+    answer = app.test_client().post(
+        "/numbers",
+        input_stream=io.BytesIO(body),
+        content_type=NDJSON,
+        headers={"Transfer-Encoding": "chunked"} if is_chunked else {},
+        environ_overrides={"wsgi.input_terminated": is_chunked},
+    )
+    assert answer.status_code == status
+    if status == 200:
+        assert answer.json == [1, 2, 3, 4, 5]
