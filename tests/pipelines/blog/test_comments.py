@@ -243,6 +243,19 @@ def test_a_comment_belongs_to_its_post(world: World) -> None:
     assert (counted(world, 1), counted(world, 2)) == (1, 1)
 
 
+def test_a_clock_that_was_days_ahead_dates_one_comment_alone(world: World) -> None:
+    """I1: an author's comments keep their order over a small step of the clock, not over that."""
+    ahead = OffClock.beside(world, datetime.timedelta(days=2))
+    with world.context():
+        comments.add_comment(ahead, post_key(DEMO, 1), "7" * 32, ADA, "ahead")
+        now = naive_utc(world.clients.clock.now())
+    said(world, 1, "right again")
+
+    created = {each.text: each.created for each in threads(world, 1)}
+    assert created["ahead"] > now + datetime.timedelta(days=1)
+    assert created["right again"] < now + datetime.timedelta(minutes=1)
+
+
 def test_a_deleted_comment_keeps_its_place_for_its_replies(world: World) -> None:
     """Its text goes and it counts no more; somebody else's cannot be deleted (S28)."""
     one = said(world, 1, "1")
@@ -321,6 +334,30 @@ def test_what_is_new_is_what_came_after_the_page_was_read(world: World) -> None:
         before = world.clients.meter.cost()
         assert arrivals_after(world.clients, POST, arrivals_from(world.clients, POST))[0] == []
         assert (world.clients.meter.cost() - before).reads == 0
+
+
+def test_what_is_new_comes_by_and_by_if_it_is_much(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: a reader who was away for long gets each comment once, some at a time."""
+    monkeypatch.setattr(comments, "MAX_NEW", 3)
+    with world.context():
+        arrivals = arrivals_from(world.clients, POST)
+    for number in range(8):
+        said(world, 1, str(number), ADA if number % 2 else BOB)
+        world.clock.sleep(2 * comments.LOOK_BACK_S[0])
+
+    seen, rounds = list[str](), 0
+    with world.context():
+        while new := arrivals_after(world.clients, POST, arrivals):
+            arrived, arrivals = new
+            rounds += 1
+            if not arrived:
+                break
+            seen += [each.text for each in arrived]
+
+    assert seen == [str(number) for number in range(8)]
+    assert rounds == 4
 
 
 def test_what_is_new_among_very_many_is_bounded(world: World) -> None:

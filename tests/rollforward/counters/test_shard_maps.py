@@ -121,6 +121,19 @@ def test_a_service_that_is_slow_for_all_is_no_conflict_for_long() -> None:
     assert [verdict for verdict in seen if verdict][-1] == CALM
 
 
+def test_a_clock_that_was_put_back_keeps_no_map_for_longer(
+    shard_maps: ShardMaps, clients: Any
+) -> None:
+    """E5: else a process would write to the old number of shards until its clock is there again."""
+    with offline():
+        shard_maps.learn(clients, "a", row(1))
+    read_at = NOON.replace(tzinfo=None)
+
+    ages_s = (0, 4, 6, -4, -6, -3_600)
+    fresh = [shard_maps._is_fresh("a", read_at + datetime.timedelta(seconds=s)) for s in ages_s]
+    assert fresh == [True, True, False, True, False, False]
+
+
 def test_one_thread_at_a_time_changes_a_counter(shard_maps: ShardMaps) -> None:
     """E5: also after another one has come and left; a second counter does not wait."""
     with shard_maps.changing("a") as is_first, shard_maps.changing("b") as is_beside:
