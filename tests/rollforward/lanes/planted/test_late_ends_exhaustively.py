@@ -15,6 +15,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.transactions import Transaction, run_attempts, run_body
 from rollforward.lanes import Lane
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
@@ -111,15 +112,16 @@ class Versions:
 
 def by_version(clients: Any, body: Callable[[], Any], **options: Any) -> Any:
     """Run a body, and commit what it writes unless that has changed since it was read."""
-    for _ in range(4):
+
+    def attempt(transaction: Transaction) -> Any:
         versions = Versions()
         with versions.noted():
-            result = body()
-        with contextlib.suppress(rpc_errors.Aborted):
-            if versions.written:
-                rows("commit", versions.commit)
-            return result
-    raise rpc_errors.Aborted("made by the search")
+            result = run_body(body, transaction)
+        if versions.written:
+            rows("commit", versions.commit)
+        return result
+
+    return run_attempts(attempt, attempts=4, pause=lambda failures: None)
 
 
 @pytest.fixture(autouse=True)
