@@ -14,6 +14,8 @@ MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 # What a tick may be late and still run under "skip".
 GRACE = datetime.timedelta(minutes=5)
 MAX_MISSED = 100
+# No zone's clock goes back by more.
+SET_BACK = datetime.timedelta(hours=3)
 
 
 class BadScheduleError(ValueError):
@@ -48,7 +50,8 @@ def next_tick(cron: str, tz: str, start: datetime.datetime) -> datetime.datetime
     >>> next_tick("0 9 * * 1", "Europe/Berlin", noon).isoformat()
     '2030-04-01T07:00:00+00:00'
     """
-    return next(_times(cron, tz, start), None)
+    # By an hour that is repeated, the first one of its ticks may be before the start.
+    return next((tick for tick in _times(cron, tz, start) if tick > start), None)
 
 
 def ticks_to_run(
@@ -62,9 +65,17 @@ def ticks_to_run(
                 break
             ticks.append(tick)
         return ticks
-    backwards = _times(cron, tz, until + datetime.timedelta(seconds=1), reverse=True)
-    newest = max(since, next(backwards, since))
+    newest = max(since, _last_tick(cron, tz, until) or since)
     return [newest] if missed == "once" or until - newest <= GRACE else []
+
+
+def _last_tick(cron: str, tz: str, end: datetime.datetime) -> datetime.datetime | None:
+    """Return the last tick until a time; None: there is none."""
+    # When an hour is repeated, all its ticks have been: what looks at the wall clock misses some.
+    is_repeated = bool(end.astimezone(zoneinfo.ZoneInfo(tz)).fold)
+    start = end + (SET_BACK if is_repeated else datetime.timedelta(seconds=1))
+    # The times are of full seconds, and may be after the end.
+    return next((tick for tick in _times(cron, tz, start, reverse=True) if tick <= end), None)
 
 
 def _times(

@@ -7,8 +7,9 @@ import datetime
 import pytest
 
 from rollforward.runtime import Clients
-from rollforward.schedules import BadScheduleError, schedule
+from rollforward.schedules import BadScheduleError, cron, schedule
 from rollforward.schedules.cron import MISSED, Missed, next_tick, ticks_to_run
+from tests.infra.mutation.lines import Bug
 
 pytestmark = pytest.mark.fast
 
@@ -30,6 +31,7 @@ def at(text: str) -> datetime.datetime:
             "2030-10-27T00:30",
             "2030-10-28T01:30",
         ),  # Once.
+        ("30 2 * * *", "Europe/Berlin", "2030-10-27T01:15", "2030-10-28T01:30"),
         ("*/30 * * * *", "Europe/Berlin", "2030-10-27T00:30", "2030-10-27T01:00"),
         ("*/30 * * * *", "Europe/Berlin", "2030-10-27T01:00", "2030-10-27T01:30"),
         ("0 0 29 2 *", "UTC", "2030-01-01", "2032-02-29T00:00"),
@@ -57,6 +59,41 @@ def test_missed_says_which_ticks_run(missed: Missed, now: str, expected: list[st
     ticks = ticks_to_run("*/10 * * * *", "UTC", at("2030-01-01T00:10"), at(now), missed)
 
     assert [f"{tick:%H:%M}" for tick in ticks] == expected
+
+
+@pytest.mark.parametrize("missed", ["once", "skip"])
+def test_no_tick_runs_before_its_time(missed: Missed) -> None:
+    """T1, T2: within a second of the next one, the last one is still the one before."""
+    since = at("2030-01-01T00:10")
+    now_utc = since + datetime.timedelta(seconds=59.5)
+
+    assert ticks_to_run("* * * * *", "UTC", since, now_utc, missed) == [since]
+
+
+@pytest.mark.parametrize(
+    ("tz", "now", "expected"),
+    [
+        ("Europe/Berlin", "2030-10-27T01:15", "2030-10-27T00:30"),
+        ("Europe/Berlin", "2030-10-27T00:29", "2030-10-26T00:30"),
+        ("Antarctica/Troll", "2030-10-27T01:15", "2030-10-27T00:30"),
+    ],
+)
+def test_the_last_tick_of_an_hour_that_is_repeated_is_of_its_first_time(
+    tz: str, now: str, expected: str
+) -> None:
+    """T2: it is made up for also while the wall clock shows a time before it again."""
+    since = at("2030-10-24T00:30")
+
+    assert ticks_to_run("30 2 * * *", tz, since, at(now), "once") == [at(expected)]
+
+
+@pytest.mark.parametrize("missed", MISSED)
+def test_a_tick_that_other_rules_of_its_zone_gave_runs_and_none_before_it(missed: Missed) -> None:
+    """T1: a version with new rules finds no tick at this time, and the one before has run."""
+    old = at("2030-01-02T08:00")
+    now_utc = old + datetime.timedelta(minutes=3)
+
+    assert ticks_to_run("0 9 * * *", "UTC", old, now_utc, missed) == [old]
 
 
 @pytest.mark.parametrize(
@@ -88,3 +125,27 @@ def test_a_function_of_another_form_is_refused() -> None:
     with pytest.raises(BadScheduleError, match="missed must be one of once, all, skip"):
         schedule("0 9 * * 1", missed="never")  # type: ignore[arg-type]
     assert len(MISSED) == 3
+
+
+_BEFORE = test_no_tick_runs_before_its_time
+_REPEATED = test_the_last_tick_of_an_hour_that_is_repeated_is_of_its_first_time
+BUGS = (
+    Bug(*(cron, "next_tick", "if tick > start", "", test_a_tick_follows_the_wall_clock),
+        {"cron": "30 2 * * *", "tz": "Europe/Berlin", "after": "2030-10-27T01:15",
+         "expected": "2030-10-28T01:30"}),
+    Bug(*(cron, "ticks_to_run", "max(since, _last_tick(cron, tz, until) or since)",
+          "_last_tick(cron, tz, until) or since",
+          test_a_tick_that_other_rules_of_its_zone_gave_runs_and_none_before_it),
+        {"missed": "once"}),
+    Bug(*(cron, "_last_tick", " if tick <= end", "", _BEFORE), {"missed": "skip"}),
+    Bug(*(cron, "_last_tick", "SET_BACK if is_repeated else ", "", _REPEATED),
+        {"tz": "Europe/Berlin", "now": "2030-10-27T01:15", "expected": "2030-10-27T00:30"}),
+    Bug(*(cron, "_last_tick", "SET_BACK if", "datetime.timedelta(hours=1) if", _REPEATED),
+        {"tz": "Antarctica/Troll", "now": "2030-10-27T01:15", "expected": "2030-10-27T00:30"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+def test_a_guard_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
+    """T1, T2: hours that are repeated, parts of seconds, and rules that have changed."""
+    bug.check_noticed(monkeypatch)

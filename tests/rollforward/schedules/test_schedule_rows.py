@@ -243,7 +243,7 @@ BUGS = (
         test_a_row_that_its_version_has_moved_meanwhile_is_not_put_off),
     Bug(cron, "ticks_to_run", "until - newest <= GRACE", "until - newest < GRACE",
         test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred),
-    Bug(cron, "ticks_to_run", "until + datetime.timedelta(seconds=1)", "until",
+    Bug(cron, "_last_tick", "datetime.timedelta(seconds=1)", "datetime.timedelta(0)",
         test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred),
     Bug(cron, "ticks_to_run", "len(ticks) == MAX_MISSED", "len(ticks) > MAX_MISSED",
         test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred),
