@@ -7,9 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from rollforward.datastore import transact
+from rollforward.lanes import Lane
+from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.reading import backlog_of
-from rollforward.lanes.rows.entities import LaneState, LaneTask
+from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
 from rollforward.lanes.runs import claims
+from rollforward.lanes.runs.delivery import deliver
 from rollforward.operations import delete_dead_task, replay_dead_task, start_bulk
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.dead_tasks import ReplayDeadTask
@@ -57,6 +60,38 @@ def test_a_paused_key_begins_nothing_until_it_is_resumed(world: World) -> None:
     world.settle()
     assert DESK.of("ada") == ["0", "1"]
     assert not IN_ORDER("ada").state().is_paused
+
+
+@pytest.mark.parametrize("lane", [IN_ORDER, BLOCKING], ids=["paused", "blocked"])
+def test_a_delivery_that_watches_begins_nothing_of_a_key_that_rests(
+    world: World, lane: Lane
+) -> None:
+    """A hint of the sweep, or one that comes again, may be on its way when the key is stopped."""
+    if lane is BLOCKING:
+        block(world)
+    else:
+        send(world.clients, lane, "ada", 1, 2)
+        lane("ada").pause(world.clients)
+    deliver(lane, world.clients, LaneArgs(f"{lane.name}|ada", is_check=True))
+    assert DESK.written == []
+    assert lane("ada").state().waiting == 2
+
+
+def test_a_pause_that_comes_while_a_delivery_sees_no_task_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K10: a state is deleted only if nothing has changed since no task was seen."""
+    LaneState(key=state_key("test-in-order|ada"), stamp="s").put()
+    plan_of = claims._plan
+
+    def plan(*args: object) -> object:
+        result = plan_of(*args)  # type: ignore[arg-type]
+        IN_ORDER("ada").pause(world.clients)
+        return result
+
+    monkeypatch.setattr(claims, "_plan", plan)
+    deliver(IN_ORDER, world.clients, LaneArgs("test-in-order|ada"))
+    assert IN_ORDER("ada").state().is_paused
 
 
 def test_no_key_is_changed_within_a_transaction(world: World) -> None:

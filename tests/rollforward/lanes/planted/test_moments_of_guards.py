@@ -158,6 +158,29 @@ def test_a_claim_whose_reply_was_lost_is_this_delivery_s(world: World) -> None:
     assert LaneState.query().fetch() == []
 
 
+def test_a_claim_that_was_written_unheard_is_taken_at_once_in_its_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K5: its delivery ended with an error, and began no task."""
+    sound = claims.transact_by_version
+
+    def unheard(*args: Any) -> None:
+        monkeypatch.setattr(claims, "transact_by_version", sound)
+        assert sound(*args)
+        raise rpc_errors.ServiceUnavailable("made by the test")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(claims, "transact_by_version", unheard)
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, SHARED)
+    began_s = world.clock.time_s
+    wake(world, SHARED)
+    assert DESK.begun == ["ada:0"]
+    assert world.clock.time_s - began_s < 1
+    assert LaneState.query().fetch() == []
+
+
 def test_two_deliveries_never_claim_by_the_same_state(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
