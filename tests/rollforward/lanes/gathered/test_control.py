@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollforward.lanes import Call, throttled
+from rollforward.lanes.gathered.running import deliver
+from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.listing import details
 from rollforward.lanes.reading import backlog_of
 from tests.infra.world import Services, World
@@ -26,6 +28,15 @@ def test_a_paused_key_gathers_on_and_runs_when_it_is_resumed(world: World) -> No
     digest.key("ada").resume(world.clients)
     world.settle()
     assert DESK.texts() == [("0", "1")]
+
+
+def test_a_delivery_that_watches_runs_nothing_of_a_paused_key(world: World) -> None:
+    """A hint of the sweep may be on its way when the key is paused."""
+    call(world, 0, 1)
+    digest.key("ada").pause(world.clients)
+    world.clock.sleep(200)
+    deliver(digest, world.clients, LaneArgs(f"{digest.name}|ada", is_check=True))
+    assert DESK.begun == []
 
 
 def test_a_window_whose_run_failed_is_kept_while_its_key_rests(world: World) -> None:

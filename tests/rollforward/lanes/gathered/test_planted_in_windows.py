@@ -93,6 +93,27 @@ def test_a_claim_whose_outcome_stays_open_holds_up_no_later_delivery(
     assert LaneState.query().fetch() == []
 
 
+def test_a_window_that_has_begun_since_none_was_seen_is_not_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: a delivery saw that an operator had deleted all calls; one more came, and is at work."""
+    state = LaneState(key=state_key("test-sync|ada"), stamp="s")
+    Window(calls=("deleted",)).store(state)
+    state.put()
+    sound, begun = claiming.next_run, []
+
+    def next_run(*args: Any) -> Any:
+        monkeypatch.setattr(claiming, "next_run", sound)
+        plan = sound(*args)
+        sync.call(world.clients, "ada", Note("0"))
+        begun.append(take(world, sync)[1].window)
+        return plan
+
+    monkeypatch.setattr(claiming, "next_run", next_run)
+    wake(world, sync)
+    assert [Window.of(state_key("test-sync|ada").get())] == begun
+
+
 def test_a_run_whose_end_stays_open_is_repeated_at_once_if_it_was_not_committed(
     world: World,
 ) -> None:
