@@ -50,8 +50,7 @@ def next_tick(cron: str, tz: str, start: datetime.datetime) -> datetime.datetime
     >>> next_tick("0 9 * * 1", "Europe/Berlin", noon).isoformat()
     '2030-04-01T07:00:00+00:00'
     """
-    # By an hour that is repeated, the first one of its ticks may be before the start.
-    return next((tick for tick in _times(cron, tz, start) if tick > start), None)
+    return next(_times_after(cron, tz, start), None)
 
 
 def ticks_to_run(
@@ -60,7 +59,7 @@ def ticks_to_run(
     """Return the ticks between two times that run, at most 100 of them."""
     if missed == "all":
         ticks = [since]
-        for tick in _times(cron, tz, since):
+        for tick in _times_after(cron, tz, since):
             if tick > until or len(ticks) == MAX_MISSED:
                 break
             ticks.append(tick)
@@ -76,6 +75,12 @@ def _last_tick(cron: str, tz: str, end: datetime.datetime) -> datetime.datetime 
     start = end + (SET_BACK if is_repeated else datetime.timedelta(seconds=1))
     # The times are of full seconds, and may be after the end.
     return next((tick for tick in _times(cron, tz, start, reverse=True) if tick <= end), None)
+
+
+def _times_after(cron: str, tz: str, start: datetime.datetime) -> Iterator[datetime.datetime]:
+    """Return the ticks after a time."""
+    # Of an hour that is repeated, the first one of its ticks may be before the start.
+    return (tick for tick in _times(cron, tz, start) if tick > start)
 
 
 def _times(

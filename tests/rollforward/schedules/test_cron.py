@@ -87,6 +87,13 @@ def test_the_last_tick_of_an_hour_that_is_repeated_is_of_its_first_time(
     assert ticks_to_run("30 2 * * *", tz, since, at(now), "once") == [at(expected)]
 
 
+def test_of_an_hour_that_is_repeated_no_tick_before_the_first_missed_one_runs() -> None:
+    """T2: an old expression gave the first one, and has run those before it."""
+    since, now_utc = at("2030-10-27T01:15"), at("2030-10-27T03:00")
+
+    assert ticks_to_run("45 2 * * *", "Europe/Berlin", since, now_utc, "all") == [since]
+
+
 @pytest.mark.parametrize("missed", MISSED)
 def test_a_tick_that_other_rules_of_its_zone_gave_runs_and_none_before_it(missed: Missed) -> None:
     """T1: a version with new rules finds no tick at this time, and the one before has run."""
@@ -130,7 +137,7 @@ def test_a_function_of_another_form_is_refused() -> None:
 _BEFORE = test_no_tick_runs_before_its_time
 _REPEATED = test_the_last_tick_of_an_hour_that_is_repeated_is_of_its_first_time
 BUGS = (
-    Bug(*(cron, "next_tick", "if tick > start", "", test_a_tick_follows_the_wall_clock),
+    Bug(*(cron, "_times_after", "if tick > start", "", test_a_tick_follows_the_wall_clock),
         {"cron": "30 2 * * *", "tz": "Europe/Berlin", "after": "2030-10-27T01:15",
          "expected": "2030-10-28T01:30"}),
     Bug(*(cron, "ticks_to_run", "max(since, _last_tick(cron, tz, until) or since)",
