@@ -22,7 +22,7 @@ from pipelines.weblog.loads import add_sample
 from pipelines.weblog.pipeline import WEBLOG
 from pipelines.zeitgeist import player
 from pipelines.zeitgeist.pipeline import ZEITGEIST
-from rollforward.batches.entities import BatchState, state_key
+from rollforward.batches.entities import REMOVED, BatchState, state_key
 from rollforward.continuations import job, runs
 from rollforward.continuations.entities import ContinuationRun, run_key
 from rollforward.continuations.sources import NumberSource
@@ -246,6 +246,17 @@ def test_a_batch_is_shown_in_its_tree(desk: Desk) -> None:
     assert len(desk.ask(f"{API}/runs/batches/trees%3Aroot").get_json()["tree"]) == len(parents)
     by_id = {run["id"]: run for run in listed(desk, limit=50)["runs"]}  # type: ignore[attr-defined]
     assert by_id[deepest]["part_of"] == {"pattern": "batches", "id": parents[deepest]}
+
+
+def test_a_tree_ends_at_a_batch_that_is_being_removed(desk: Desk) -> None:
+    """Its page says that there is none: no link of the tree may lead there."""
+    rows = {"top": {}, "removed": {"parent": "trees:top", "state": REMOVED}}
+    rows |= {"middle": {"parent": "trees:removed"}, "leaf": {"parent": "trees:middle"}}
+    keep(desk, *(partial(batch_row, desk, name, **fields) for name, fields in rows.items()))
+
+    tree = desk.ask(f"{API}/runs/batches/trees%3Aleaf").get_json()["tree"]
+
+    assert [one["run"]["id"] for one in tree] == ["trees:middle", "trees:leaf"]
 
 
 def test_a_wide_tree_is_cut_and_says_so(desk: Desk) -> None:
