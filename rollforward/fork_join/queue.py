@@ -261,10 +261,10 @@ class ForkJoin(Generic[I]):
 
     def _join(self, clients: Clients, args: Join) -> None:
         if not args.key:
-            first_pack = packs_of_epoch(self.name, args.epoch).get()
-            if first_pack is None:
+            first_packs = packs_of_epoch(self.name, args.epoch).fetch(1)
+            if not first_packs:
                 return
-            args = replace(args, key=first_pack.batch_key)
+            args = replace(args, key=first_packs[0].batch_key)
         slot = Slot(self.name, args.key, args.shard)
         packs = packs_of_epoch(self.name, args.epoch)
         if epochs.is_joined(clients, slot, args.epoch) and not packs.fetch(1, keys_only=True):

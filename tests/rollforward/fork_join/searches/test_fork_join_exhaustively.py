@@ -86,7 +86,9 @@ def in_steps() -> Iterator[None]:
 @pytest.fixture
 def no_mutex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        fork_join_queue, "advisory_lock", lambda clients, name: contextlib.nullcontext()
+        fork_join_queue,
+        "advisory_lock",
+        lambda *args, **options: contextlib.nullcontext(lambda: None),
     )
 
 
