@@ -132,9 +132,10 @@ def longest_tasks(browser: Browser, page: Page) -> dict[str, float]:
 def test_no_task_is_as_long_as_drawing_all_dots_at_once(
     browser: Browser, context: BrowserContext, stack: Stack, is_sliced: bool
 ) -> None:
-    """The page itself draws as many in one task, which it is judged by: 105 ms here, and 9 ms.
+    """The page itself draws as many in one task, which it is judged by: 41 ms here, and 5.7 ms.
 
-    Where nothing ends a slice it is 29 ms or more, and the same measure shows it.
+    Where nothing ends a slice it is 17 ms, and the same measure shows it; the bound is the
+    geometric mean of both, so that either side may be off by two thirds.
     """
     page = context.new_page()
     if not is_sliced:
@@ -153,7 +154,7 @@ def test_no_task_is_as_long_as_drawing_all_dots_at_once(
     longest = {act: min(seen[act] for seen in rounds) for act in rounds[0]}
 
     sys.stdout.write(f"all at once {at_once:.0f} ms of CPU, the page {longest}\n")
-    assert (max(longest.values()) < at_once / 6) == is_sliced
+    assert (max(longest.values()) < at_once / 4) == is_sliced
 
 
 @sampling.long
