@@ -16,7 +16,7 @@ from benchmarks.harness.testbed import Bench
 from benchmarks.memory.counts import counts_of
 from rollforward.runtime import Cost
 
-TIMEOUT_S = 1_200
+TIMEOUT_S = 3_600
 # What is gathered in memory is stored by then, and the tasks that follow are created.
 GATHERED_S = 0.6
 # Its queries cost what they return; an emulator reads all rows of a kind for each of them.
