@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from rollforward.local.errors import ServiceMissingError
 from rollforward.local.services.datastore import DatastoreEmulator
-from rollforward.local.services.mail import MailServer
+from rollforward.local.services.mail import KEPT_MESSAGES, MailServer, MailStore
 from rollforward.local.services.memcached import Memcached
 
 
@@ -50,9 +50,14 @@ def memcached() -> Iterator[str | None]:
 
 
 @contextmanager
-def mail_server(*, seed: int | None = None) -> Iterator[MailServer]:
-    """Run a mail server and give it: .address .messages() .clear() .set_faults()."""
-    server = MailServer(seed=seed)
+def mail_server(*, seed: int | None = None, limit: int = KEPT_MESSAGES) -> Iterator[MailServer]:
+    """Run a mail server and give it: .address .messages() .clear() .set_faults().
+
+    Args:
+        seed: Makes the choice of 451 answers repeatable.
+        limit: The oldest messages beyond this many are dropped.
+    """
+    server = MailServer(store=MailStore(limit=limit), seed=seed)
     server.start()
     try:
         yield server
