@@ -15,7 +15,9 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any
 
 import grpc
@@ -33,6 +35,7 @@ from tests.simulation.shop.common import Shop
 from tests.simulation.world import World
 
 REQUEST_S, CALL_S = 0.002, 0.0003  # Of the processor: guesses.
+SEED = 1
 PROCESSOR, PAUSE = "processor", "pauses of the code"
 WORKER, CLIENT = "worker", "client"
 
@@ -106,8 +109,9 @@ class Site(World):
 
     def __init__(self, app: Shop, workers: int, clients: int, *, is_limited: bool = True) -> None:
         super().__init__([app])
-        self.profile = load(BUNDLED)
-        self.chance = self.profile.random()
+        # Seeded, so that a play can be repeated.
+        self.profile = replace(load(BUNDLED), seed=SEED)
+        self.chance = Random(f"{SEED} queues")
         self.line = SlowLine(self)
         self.drawn = DrawnLatency(self.profile, sleep=self._pass, monotonic=lambda: self.now_s)
         self._tickets_of = Memcached(lambda: self.now_s)

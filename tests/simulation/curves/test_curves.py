@@ -20,3 +20,8 @@ def test_a_load_of_two_workers_loses_and_doubles_nothing(load: str) -> None:
     assert sum(row.shares.values()) > 0.99
     assert {"Commit", "processor"} <= set(row.shares)
     assert text_of(row, row.lags_s, 1.0).startswith("| 2 | ")
+
+
+def test_a_play_can_be_repeated() -> None:
+    """A point of a curve is the same each time."""
+    assert play(LOADS["gathered"], 2, SHORT) == play(LOADS["gathered"], 2, SHORT)
