@@ -63,7 +63,7 @@ def job(
         effect: Place of the effects: "apply" in Datastore, in the transaction that holds the
             receipts; "side_effect" outside, before they are committed; "check" nowhere.
         on_finished: Called with the arguments of a run that has ended: at least once, maybe late.
-        page_size: How many items a task works on.
+        page_size: How many items a task works on, 1 to 1,000.
         max_attempts: Passes over a page, before an item that is deferred each time has failed.
         retry_delays_s: Between passes; the last one repeats.
         lease_s: How long a page waits for an attempt that has died.
@@ -71,6 +71,7 @@ def job(
 
     Raises:
         TypeError: by the decorator, when the function has another form than a job's.
+        ValueError: by the decorator, when there can be no page of this size.
     """
 
     def declare(work: Callable[..., Any]) -> Job[Any, Any]:

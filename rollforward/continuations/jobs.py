@@ -22,6 +22,8 @@ A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
 
 PAGE_SIZE = 100
+# The most keys that one lookup takes. A page is read at once, and is the unit of retries.
+MAX_PAGE_SIZE = 1_000
 MAX_ATTEMPTS = 5
 # How long a page waits after the last sign of life of an attempt at it: what a crash costs. Work
 # may last longer, as heartbeats keep the lease.
@@ -58,6 +60,16 @@ ApplyFunction = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
 CheckFunction = ApplyFunction[A, I]
 
 
+def check_page_size(size: int) -> None:
+    """Check how many items a task is to work on.
+
+    Raises:
+        ValueError: it is too few or too many.
+    """
+    if not 1 <= size <= MAX_PAGE_SIZE:
+        raise ValueError(f"page_size must be 1 to {MAX_PAGE_SIZE:,}, got {size}")
+
+
 @dataclass(frozen=True)
 class Job(Generic[A, I]):
     """A kind of run, declared by `@job`, whose arguments say what each field is."""
@@ -77,6 +89,7 @@ class Job(Generic[A, I]):
     deadline_s: float = DEADLINE_S
 
     def __post_init__(self) -> None:
+        check_page_size(self.page_size)
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:
             raise ValueError(f"retry_delays_s must be at least 0 each, got {self.retry_delays_s}")
 

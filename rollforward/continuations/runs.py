@@ -16,7 +16,7 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
-from rollforward.continuations.jobs import Job, Jobs
+from rollforward.continuations.jobs import Job, Jobs, check_page_size
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress, run_of
 from rollforward.continuations.sweep import Look, head
@@ -62,8 +62,7 @@ def new_run(
     """
     page_task(job).check_registered(clients)
     size = page_size or job.page_size
-    if size < 1:
-        raise ValueError(f"page_size must be at least 1, got {size}")
+    check_page_size(size)
     if max_rate is not None and not max_rate > 0:
         raise ValueError(f"max_rate must be positive, got {max_rate}")
     _check_id(run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 from collections import Counter
@@ -15,7 +16,13 @@ from google.cloud import ndb
 from rollforward import continuations
 from rollforward.continuations import runs
 from rollforward.continuations.entities import FINISHED, PAGES_KEPT_FOR, pages_of
-from rollforward.continuations.jobs import ItemError, Job, RefusedItemError, SkippedItemError
+from rollforward.continuations.jobs import (
+    MAX_PAGE_SIZE,
+    ItemError,
+    Job,
+    RefusedItemError,
+    SkippedItemError,
+)
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.runtime.clients import Clients
@@ -90,11 +97,16 @@ def test_a_run_has_as_many_chains_as_its_items_are_worth(world: World) -> None:
     assert [len(run.spans) for run in drafts] == [1, 1, 1, 2, 3, 8]
 
 
-def test_a_page_has_at_least_one_item(world: World) -> None:
-    """What cannot be is refused before anything is stored; one is a size."""
+def test_a_page_has_one_to_a_thousand_items(world: World) -> None:
+    """What cannot be is refused before anything is stored, for a job and for a run; one is."""
     names = put_items(world, 3)
-    with world.context(), pytest.raises(ValueError, match="at least 1, got -1"):
-        runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", page_size=-1)
+    for size in (-1, MAX_PAGE_SIZE + 1):
+        with world.context(), pytest.raises(ValueError, match=f"1 to 1,000, got {size}"):
+            runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", page_size=size)
+    for size in (0, MAX_PAGE_SIZE + 1):
+        with pytest.raises(ValueError, match=f"1 to 1,000, got {size}"):
+            dataclasses.replace(APPLY, page_size=size)
+    assert dataclasses.replace(APPLY, page_size=MAX_PAGE_SIZE).page_size == MAX_PAGE_SIZE
 
     run_to_end(world, APPLY, "run", page_size=1)
 
