@@ -18,6 +18,8 @@ from rollforward.runtime.clients import Clients
 # Callers do not wait longer than this for the holder.
 WAIT_S = 2.0
 TTL_S = 10
+# A holder shows progress no more often: most are done before, and need not call memcached for it.
+PROGRESS_S = 0.25
 MIN_PAUSE_S = 0.001
 MAX_PAUSE_S = 0.02
 
@@ -37,9 +39,14 @@ def advisory_lock(
     """
     token = clients.new_id().encode()
     _wait(clients, name, token, wait_s, wait_s if max_wait_s is None else max_wait_s)
-    steps = itertools.count(1)
+    steps, shown = itertools.count(1), clients.clock.now()
 
     def show_progress() -> None:
+        nonlocal shown
+        now_utc = clients.clock.now()
+        if 0 <= (now_utc - shown).total_seconds() < PROGRESS_S:
+            return
+        shown = now_utc
         if _is_of(token, clients.cache.get(name)):
             clients.cache.set(name, b"%s.%d" % (token, next(steps)), TTL_S)
 

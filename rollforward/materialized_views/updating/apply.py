@@ -15,13 +15,7 @@ from rollforward.materialized_views.catalog import Catalog, CatalogStore, any_ca
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.entities import ViewRow, row_key
 from rollforward.materialized_views.rows import BadContributionError, empty_row
-from rollforward.materialized_views.updates import (
-    Apply,
-    Propagate,
-    RowUpdates,
-    Update,
-    newest_of,
-)
+from rollforward.materialized_views.updates import Apply, Propagate, RowUpdates
 from rollforward.materialized_views.updating.contribute import Contributor
 from rollforward.materialized_views.updating.fold import ApplyReads, fold, put_row, read_for_apply
 from rollforward.materialized_views.updating.transport import QueuedUpdate
@@ -60,11 +54,12 @@ class Applier:
                 again each hour.
         """
         saved = RowId.read(args.unacked).created  # The row may be of a newer version.
+        rows = [RowUpdates(args.row, args.updates, saved)]
+        reads = ApplyReads.of(args.table, rows)
 
         def body() -> None:
             outbox.ack(args.unacked)
-            rows = [RowUpdates(args.row, args.updates, saved)]
-            self._apply(clients, args.table, rows, self.catalogs.any_copy(clients))
+            self._apply(clients, args.table, rows, reads, self.catalogs.any_copy(clients))
 
         try:
             with advisory_lock(clients, f"views:apply:{args.table}:{args.row}"):
@@ -91,12 +86,12 @@ class Applier:
         """
 
         group = self.definitions.group
-        reads = ApplyReads.of(_newest(table, rows))
+        reads = ApplyReads.of(table, rows)
 
         def body(draw: int) -> None:
             for row in unacked:
                 outbox.ack(row)
-            self._apply(clients, table, rows, any_catalog_key(group, draw))
+            self._apply(clients, table, rows, reads, any_catalog_key(group, draw))
 
         transact_declared(
             clients,
@@ -115,26 +110,32 @@ class Applier:
         updates = [update.update for update in queued]
         saved = max(update.saved for update in queued)
         rows = [RowUpdates(row, updates, saved)]
-        self._apply(clients, table, rows, self.catalogs.any_copy(clients))
+        reads = ApplyReads.of(table, rows)
+        self._apply(clients, table, rows, reads, self.catalogs.any_copy(clients))
 
-    def _apply(self, clients: Clients, table: str, rows: Sequence[RowUpdates], copy: Any) -> None:
+    def _apply(
+        self,
+        clients: Clients,
+        table: str,
+        rows: Sequence[RowUpdates],
+        reads: ApplyReads,
+        copy: Any,
+    ) -> None:
         """Bring rows up to date, in the transaction that deletes the updates' own entities.
 
         Args:
             copy: The key of the catalog's copy to read.
         """
-        updates_by_key = {row_key(table, row.row): row for row in rows}
-        newest_by_key = _newest(table, rows)
-        snapshots = read_for_apply(copy, newest_by_key)
+        snapshots = read_for_apply(copy, reads)
         catalog = Catalog.of(next(iter(snapshots.values())).catalog)
         if catalog.is_gone(table):
             return  # It has been replaced, and its rows go.
         view = self._known(clients, catalog, table, max(row.saved for row in rows))
         written: list[tuple[Any, ViewRow | None]] = []
-        for key, updates in updates_by_key.items():
+        for (key, newest), updates in zip(reads.newest.items(), rows, strict=True):
             row = snapshots[key].row or empty_row(key)
             args = Apply(table, updates.row, list(updates.updates), unacked="")
-            changed = fold(row, newest_by_key[key], snapshots[key], args)
+            changed = fold(row, newest, snapshots[key], args)
             if changed:
                 row.applied = max(row.applied, updates.saved)
                 put_row(view, row, changed)
@@ -202,8 +203,3 @@ class Applier:
             transact(body)
         except BadContributionError as error:
             raise Reject(f"row {args.row} of {args.table}: {error}") from error
-
-
-def _newest(table: str, rows: Sequence[RowUpdates]) -> dict[Any, dict[str, Update]]:
-    """Return the last update of each source, by the key of its row."""
-    return {row_key(table, row.row): newest_of(row.updates) for row in rows}

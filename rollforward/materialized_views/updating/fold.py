@@ -26,6 +26,7 @@ from rollforward.materialized_views.entities import (
     ViewRow,
     marker_key,
     rank_prefix,
+    row_key,
     row_marker_key,
 )
 from rollforward.materialized_views.rows import (
@@ -36,7 +37,13 @@ from rollforward.materialized_views.rows import (
     ranks_of,
     remove_entry,
 )
-from rollforward.materialized_views.updates import Apply, Update, source_key
+from rollforward.materialized_views.updates import (
+    Apply,
+    RowUpdates,
+    Update,
+    newest_of,
+    source_key,
+)
 from rollforward.materialized_views.view import View
 
 
@@ -55,46 +62,36 @@ class ApplyReads:
     """The reads of an apply, beside the catalog.
 
     Attributes:
-        rows: The keys of the rows.
+        newest: The last update of each source, by the key of its row.
         pairs: A row's key and a source, for each marker of a row.
         likely: The sources whose own markers are likely to be needed.
+        keys: The keys of the rows, of the markers of rows, and of the markers of sources.
     """
 
-    rows: Sequence[Any]
+    newest: Mapping[Any, Mapping[str, Update]]
     pairs: Sequence[tuple[Any, str]]
     likely: Sequence[str]
+    keys: Sequence[Any]
 
     @classmethod
-    def of(cls, newest_by_row: Mapping[Any, Mapping[str, Update]]) -> ApplyReads:
-        """Return the reads for the last update of each source, by the row's key."""
-        likely = {
-            source: None
-            for newest in newest_by_row.values()
-            for source, update in newest.items()
-            if update.is_first
-        }
-        pairs = [(key, source) for key, newest in newest_by_row.items() for source in newest]
-        return cls([*newest_by_row], pairs, [*likely])
-
-    @property
-    def keys(self) -> list[Any]:
-        """The keys of all entities, in the order of the fields."""
-        markers = [row_marker_key(key, source) for key, source in self.pairs]
-        return [*self.rows, *markers, *(marker_key(source_key(name)) for name in self.likely)]
+    def of(cls, table: str, rows: Sequence[RowUpdates]) -> ApplyReads:
+        """Return the reads for updates of some rows of a table."""
+        newest = {row_key(table, row.row): newest_of(row.updates) for row in rows}
+        pairs = [(key, source) for key, by_source in newest.items() for source in by_source]
+        likely = [*dict.fromkeys(name for key, name in pairs if newest[key][name].is_first)]
+        markers = [row_marker_key(key, source) for key, source in pairs]
+        own = [marker_key(source_key(name)) for name in likely]
+        return cls(newest, pairs, likely, [*newest, *markers, *own])
 
 
-def read_for_apply(
-    catalog: Any, newest_by_row: Mapping[Any, Mapping[str, Update]]
-) -> dict[Any, ApplySnapshot]:
+def read_for_apply(catalog: Any, reads: ApplyReads) -> dict[Any, ApplySnapshot]:
     """Read rows, their markers, and the sources' markers where a row knows nothing of them.
 
     Args:
         catalog: The key of a copy of the catalog.
-        newest_by_row: The last update of each source, by the row's key.
     """
-    reads = ApplyReads.of(newest_by_row)
     copy, *entities = current.get_multi([catalog, *reads.keys])
-    rows = dict(zip(reads.rows, entities, strict=False))
+    rows = dict(zip(reads.newest, entities, strict=False))
     markers = dict(zip(reads.pairs, entities[len(rows) :], strict=False))
     source_markers = dict(zip(reads.likely, entities[len(rows) + len(markers) :], strict=True))
     unlikely = {
@@ -109,7 +106,7 @@ def read_for_apply(
         key: ApplySnapshot(
             copy, rows[key], {source: markers[key, source] for source in newest}, source_markers
         )
-        for key, newest in newest_by_row.items()
+        for key, newest in reads.newest.items()
     }
 
 

@@ -14,7 +14,7 @@ from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join.batching.epochs import Slot
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.fork_join.insert import insert_group
-from rollforward.runtime.advisory_lock import advisory_lock
+from rollforward.runtime.advisory_lock import PROGRESS_S, advisory_lock
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
@@ -49,7 +49,7 @@ def test_a_period_of_items_is_folded_together(world: World) -> None:
         assert packs() == []
 
 
-def test_a_fold_shows_progress_before_each_transaction(
+def test_a_fold_whose_transactions_take_time_shows_progress_before_each(
     world: World, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D6: the next joiner of the key waits for it longer than for one that has died."""
@@ -60,6 +60,7 @@ def test_a_fold_shows_progress_before_each_transaction(
 
     def fold_here(clients: Any, *args: Any) -> Any:
         held.append(clients.cache.get(Slot(TALLIES.name, "t").fold_mutex))
+        clients.clock.sleep(PROGRESS_S)
         return sound(clients, *args)
 
     monkeypatch.setattr(fork_join_fold, "_fold_here", fold_here)

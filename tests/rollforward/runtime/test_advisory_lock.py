@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollforward.runtime import NoCache
-from rollforward.runtime.advisory_lock import WAIT_S, advisory_lock
+from rollforward.runtime.advisory_lock import PROGRESS_S, WAIT_S, advisory_lock
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
@@ -104,10 +106,26 @@ def test_a_holder_that_shows_progress_is_waited_for_longer(
     assert clients.cache.get("row") is None
 
 
+def test_a_holder_that_is_done_soon_makes_no_call_to_show_progress(clients: Any) -> None:
+    """One that takes longer shows it four times a second, also after its clock was put back."""
+    at = clients.clock.now()
+    clock: Any = SimpleNamespace(now=lambda: at)
+    with advisory_lock(replace(clients, clock=clock), "row") as show_progress:
+        seen = [clients.cache.get("row")]
+        for passed_s in (0.0, PROGRESS_S / 2, PROGRESS_S / 2, PROGRESS_S / 2, -60.0):
+            at += datetime.timedelta(seconds=passed_s)
+            show_progress()
+            seen.append(clients.cache.get("row"))
+
+    is_shown = [value != before for before, value in itertools.pairwise(seen)]
+    assert is_shown == [False, False, True, False, True]
+
+
 def test_progress_keeps_no_lock_that_another_has_taken(clients: Any) -> None:
     """Its time was over, and another holder has it."""
     with advisory_lock(clients, "row") as show_progress:
         clients.cache.set("row", b"another's", 60)
+        clients.clock.sleep(PROGRESS_S)
         show_progress()
         assert clients.cache.get("row") == b"another's"
 

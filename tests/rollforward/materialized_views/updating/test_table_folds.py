@@ -20,6 +20,7 @@ from rollforward.materialized_views.updating.bell import MAX_ASKED, Bell
 from rollforward.materialized_views.updating.turns import FoldTurns
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import naive_utc
+from rollforward.runtime.advisory_lock import PROGRESS_S
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
@@ -105,7 +106,7 @@ def test_all_rows_of_a_table_are_written_by_one_commit(services: Services) -> No
         assert differences(views) == []
 
 
-def test_a_fold_shows_progress_at_each_part(
+def test_a_fold_whose_parts_take_time_shows_progress_at_each(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C1: the next one waits for it longer than for one that has died."""
@@ -116,6 +117,7 @@ def test_a_fold_shows_progress_at_each_part(
 
     def apply_many(self: Any, clients: Any, table: str, *args: Any) -> None:
         held.append(clients.cache.get(f"views:fold:{table}"))
+        clients.clock.sleep(PROGRESS_S)
         sound(self, clients, table, *args)
 
     with played(services, [Numbers]) as (world, views):
