@@ -271,10 +271,10 @@ class ForkJoin(Generic[I]):
             return  # Its other joiner has folded it.
         # Meanwhile a batch that is not full stays open: what comes is folded with it.
         mutex = advisory_lock(clients, slot.fold_mutex, max_wait_s=MAX_MUTEX_WAIT_S)
-        with mutex as show_progress:
+        with mutex as turn:
             lock_seen = epochs.close(clients, slot, args.epoch)
             closed = clients.clock.now()
-            folded = fold_epoch(clients, self._folding(show_progress), args.epoch)
+            folded = fold_epoch(clients, self._folding(turn.show_progress), args.epoch)
         if args.is_shared and not lock_seen:
             self._joiners.fold_again(clients, args)
         if folded.items:

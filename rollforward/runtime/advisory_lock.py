@@ -10,8 +10,7 @@ not died.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rollforward.runtime.clients import Clients
 
@@ -24,55 +23,84 @@ MIN_PAUSE_S = 0.001
 MAX_PAUSE_S = 0.02
 
 
+class Turn:
+    """A caller's turn: it holds the lock, or goes ahead without it.
+
+    Attributes:
+        is_beside: Whether another holder, which shows progress, was waited for in vain. A caller
+            that can come later had better do so.
+    """
+
+    def __init__(self, clients: Clients, name: str, token: bytes, *, is_beside: bool) -> None:
+        self.is_beside = is_beside
+        self._clients = clients
+        self._name = name
+        self._token = token
+        self._steps = 0
+        self._shown = clients.clock.now()
+
+    def show_progress(self) -> None:
+        """Show that this holder gets on, so that others wait for it."""
+        now_utc = self._clients.clock.now()
+        if 0 <= (now_utc - self._shown).total_seconds() < PROGRESS_S:
+            return
+        self._shown, self._steps = now_utc, self._steps + 1
+        if self._is_mine():
+            value = b"%s.%d" % (self._token, self._steps)
+            self._clients.cache.set(self._name, value, TTL_S)
+
+    def end(self) -> None:
+        """Release the lock, unless it is another's."""
+        if self._is_mine():
+            self._clients.cache.delete(self._name)
+
+    def _is_mine(self) -> bool:
+        held = self._clients.cache.get(self._name)
+        return held is not None and held.partition(b".")[0] == self._token
+
+
 @contextlib.contextmanager
 def advisory_lock(
     clients: Clients, name: str, *, wait_s: float = WAIT_S, max_wait_s: float | None = None
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Turn]:
     """Hold the lock of a name while the block runs, or run it without the lock.
 
     Args:
         wait_s: How long to wait for a holder that shows no progress.
         max_wait_s: How long to wait in all; None: no longer than that.
-
-    Yields:
-        A function by which the holder shows progress, so that others wait on.
     """
     token = clients.new_id().encode()
-    _wait(clients, name, token, wait_s, wait_s if max_wait_s is None else max_wait_s)
-    steps, shown = itertools.count(1), clients.clock.now()
-
-    def show_progress() -> None:
-        nonlocal shown
-        now_utc = clients.clock.now()
-        if 0 <= (now_utc - shown).total_seconds() < PROGRESS_S:
-            return
-        shown = now_utc
-        if _is_of(token, clients.cache.get(name)):
-            clients.cache.set(name, b"%s.%d" % (token, next(steps)), TTL_S)
-
+    is_beside = _wait(clients, name, token, wait_s, wait_s if max_wait_s is None else max_wait_s)
+    turn = Turn(clients, name, token, is_beside=is_beside)
     try:
-        yield show_progress
+        yield turn
     finally:
-        if _is_of(token, clients.cache.get(name)):
-            clients.cache.delete(name)
+        turn.end()
 
 
-def _wait(clients: Clients, name: str, token: bytes, wait_s: float, max_wait_s: float) -> None:
-    """Wait until a lock is taken, or until it is time to go ahead without it."""
+def _wait(clients: Clients, name: str, token: bytes, wait_s: float, max_wait_s: float) -> bool:
+    """Wait until a lock is taken, or until it is time to go ahead without it.
+
+    Returns:
+        Whether a holder that shows progress has it still.
+    """
     began = changed = clients.clock.now()
     seen: bytes | None = None
     for pause_s in pauses(max_wait_s):
         held, now_utc = _take(clients, name, token), clients.clock.now()
         if held is None:
-            return
+            return False
         if held != seen:
             seen, changed = held, now_utc
         # The calls take time, too; and a clock that was put back makes nobody wait.
         unchanged_s = (now_utc - changed).total_seconds()
         waited_s = (now_utc - began).total_seconds()
-        if not (0 <= unchanged_s < wait_s and 0 <= waited_s < max_wait_s):
-            return
+        if not 0 <= unchanged_s < wait_s:
+            return False
+        if not 0 <= waited_s < max_wait_s:
+            break
         clients.clock.sleep(pause_s)
+    return (clients.clock.now() - changed).total_seconds() < wait_s
 
 
 def _take(clients: Clients, name: str, token: bytes) -> bytes | None:
@@ -83,10 +111,6 @@ def _take(clients: Clients, name: str, token: bytes) -> bytes | None:
         return held
     # Its holder has just released it, or memcached does not answer.
     return None if clients.cache.add(name, token, TTL_S) else clients.cache.get(name)
-
-
-def _is_of(token: bytes, held: bytes | None) -> bool:
-    return held is not None and held.partition(b".")[0] == token
 
 
 def pauses(timeout_s: float) -> Iterator[float]:

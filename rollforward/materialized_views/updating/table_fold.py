@@ -46,6 +46,8 @@ _DICE = random.Random()
 
 # For a fold of another process that gets on: with its parts it takes longer than a transaction.
 LOCK_WAIT_S = 6.0
+# Then it comes again, as another fold: where folds follow each other it does not always come next.
+COMES_AGAIN_S = 1.0
 # A fold ends before others give up waiting for it, and rings for the rest.
 MAX_FOLD_S = 4.0
 # Of one transaction. An update is a marker and an outbox row.
@@ -103,9 +105,13 @@ class TableFolder:
                 return
             name, wait_s = f"views:fold:{args.table}", MAX_FOLD_S
             lock = advisory_lock(clients, name, wait_s=wait_s, max_wait_s=LOCK_WAIT_S)
-            with lock as show_progress:
+            with lock as turn:
                 answer()
-                _Fold(self, clients, args.table, show_progress).run()
+                if turn.is_beside:  # Both would apply the same updates, and one of them in vain.
+                    comes = clients.clock.now() + datetime.timedelta(seconds=COMES_AGAIN_S)
+                    self.transport.bell.ring(clients, args.table, comes)
+                    return
+                _Fold(self, clients, args.table, turn.show_progress).run()
 
     def read(self, unacked: OutboxTask) -> WaitingUpdates | None:
         """Return the updates in an outbox row; None: this version cannot read them."""

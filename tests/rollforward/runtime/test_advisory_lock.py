@@ -77,15 +77,15 @@ def test_whoever_waits_comes_when_the_other_is_done(clients: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every_s", "waits_s"),
-    [(1.0, 5.0), (3.0, WAIT_S), (0.0, WAIT_S)],
+    ("every_s", "waits_s", "is_alive"),
+    [(1.0, 5.0, True), (3.0, WAIT_S, False), (0.0, WAIT_S, False)],
     ids=["alive", "slow", "dead"],
 )
 def test_a_holder_that_shows_progress_is_waited_for_longer(
-    clients: Any, every_s: float, waits_s: float
+    clients: Any, every_s: float, waits_s: float, is_alive: bool
 ) -> None:
-    """One that shows none for 2 s may have died; and nobody waits for ever."""
-    with advisory_lock(clients, "row") as show_progress:
+    """One that shows none for 2 s may have died; and nobody waits for ever, and knows why."""
+    with advisory_lock(clients, "row") as holder:
         began, shown = clients.clock.now(), 0
 
         class Clock:
@@ -97,11 +97,12 @@ def test_a_holder_that_shows_progress_is_waited_for_longer(
                 passed_s = (clients.clock.now() - began).total_seconds()
                 if every_s and passed_s // every_s > shown:
                     shown += 1
-                    show_progress()
+                    holder.show_progress()
 
-        with advisory_lock(replace(clients, clock=Clock()), "row", max_wait_s=5.0):
+        with advisory_lock(replace(clients, clock=Clock()), "row", max_wait_s=5.0) as turn:
             waited = (clients.clock.now() - began).total_seconds()
         assert waits_s <= waited < waits_s + 0.1
+        assert turn.is_beside == is_alive
         assert clients.cache.get("row") is not None
     assert clients.cache.get("row") is None
 
@@ -110,11 +111,11 @@ def test_a_holder_that_is_done_soon_makes_no_call_to_show_progress(clients: Any)
     """One that takes longer shows it four times a second, also after its clock was put back."""
     at = clients.clock.now()
     clock: Any = SimpleNamespace(now=lambda: at)
-    with advisory_lock(replace(clients, clock=clock), "row") as show_progress:
+    with advisory_lock(replace(clients, clock=clock), "row") as holder:
         seen = [clients.cache.get("row")]
         for passed_s in (0.0, PROGRESS_S / 2, PROGRESS_S / 2, PROGRESS_S / 2, -60.0):
             at += datetime.timedelta(seconds=passed_s)
-            show_progress()
+            holder.show_progress()
             seen.append(clients.cache.get("row"))
 
     is_shown = [value != before for before, value in itertools.pairwise(seen)]
@@ -123,10 +124,10 @@ def test_a_holder_that_is_done_soon_makes_no_call_to_show_progress(clients: Any)
 
 def test_progress_keeps_no_lock_that_another_has_taken(clients: Any) -> None:
     """Its time was over, and another holder has it."""
-    with advisory_lock(clients, "row") as show_progress:
+    with advisory_lock(clients, "row") as holder:
         clients.cache.set("row", b"another's", 60)
         clients.clock.sleep(PROGRESS_S)
-        show_progress()
+        holder.show_progress()
         assert clients.cache.get("row") == b"another's"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from rollforward.materialized_views.updating.bell import MAX_ASKED, Bell
 from rollforward.materialized_views.updating.turns import FoldTurns
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import naive_utc
-from rollforward.runtime.advisory_lock import PROGRESS_S
+from rollforward.runtime.advisory_lock import PROGRESS_S, advisory_lock
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
@@ -128,6 +129,37 @@ def test_a_fold_whose_parts_take_time_shows_progress_at_each(
         world.settle()
 
     assert len(held) == len({*held} - {None}) == 3
+
+
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_fold_beside_one_that_gets_on_comes_later_and_one_beside_a_dead_one_folds(
+    services: Services, monkeypatch: pytest.MonkeyPatch, gets_on: bool
+) -> None:
+    """C1: two that get on would apply the same updates, and one of them in vain."""
+    if services.memcached is None:
+        pytest.skip("without memcached nobody waits")
+    with played(services, [Numbers]) as (world, views):
+        views.save(world.clients, number("a", 1))
+        delivery = world.engine.due()[0].task_name
+        table = json.loads(folds_of(world)[0])["table"]
+        sound = world.clock.sleep
+        with advisory_lock(world.clients, f"views:fold:{table}") as other:
+
+            def sleep(seconds: float) -> None:
+                sound(seconds)
+                if gets_on:
+                    other.show_progress()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(type(world.clock), "sleep", lambda clock, seconds: sleep(seconds))
+                assert world.deliver(delivery) == 204
+        seen = counts(world, Numbers, views)
+        sound(table_fold.COMES_AGAIN_S + 0.1)  # On a tick of the bell.
+        assert len(folds_of(world)) == int(gets_on)
+        world.settle()
+
+        assert seen == ({} if gets_on else {"all": 1})
+        assert counts(world, Numbers, views) == {"all": 1}
 
 
 def test_a_row_is_as_new_as_the_newest_save_of_its_fold(here: World) -> None:
