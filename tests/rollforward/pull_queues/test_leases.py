@@ -93,6 +93,28 @@ def test_an_item_that_is_leased_between_query_and_read_is_left_alone(
     assert payloads(rival_leases) == ["a"]
 
 
+def test_a_partition_whose_head_another_worker_took_is_tried_once_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: all that the query found is another worker's, and what waits behind it is not."""
+    for payload in "ab":
+        LONE.add(world.clients, payload)
+        world.clock.sleep(1)
+    read = leasing.read_versions
+    rival_leases: list[Any] = []
+
+    def overtaken(client: Any, keys: Sequence[Any]) -> Any:
+        monkeypatch.setattr(leasing, "read_versions", read)
+        rival = lambda: rival_leases.extend(LONE.lease(world.clients, limit=1))  # noqa: E731
+        in_threads(_in_context(world, rival))
+        return read(client, keys)
+
+    monkeypatch.setattr(leasing, "read_versions", overtaken)
+
+    assert payloads(LONE.lease(world.clients, limit=1)) == ["b"]
+    assert payloads(rival_leases) == ["a"]
+
+
 def _in_context(world: World, body: Callable[[], Any]) -> Callable[[], Any]:
     def run() -> None:
         with world.clients.context():
