@@ -296,6 +296,22 @@ def test_streams_tell_of_a_change_one_after_the_other(
     assert waited_s == pytest.approx([0.0, 1 / TOLD_PER_S], abs=0.002)
 
 
+def test_pages_that_ask_keep_no_stream_waiting(
+    listener: Browser, world: World, updates: str
+) -> None:
+    """The turns of both are apart: pages may ask by the hundred, and streams are few."""
+    again_ms = [listener.get(updates).json["again_ms"] for _ in range(100)]
+    stream = iter(listener.client.get(f"{updates}/events").response)
+    assert next(stream) == b"retry: 500\n\n"
+    began = world.clients.clock.now()
+
+    said = next(stream)
+
+    assert max(again_ms) > FAST_MS
+    assert b"event: changed" in said
+    assert world.clients.clock.now() == began
+
+
 STRANGER = "198.51.100.7"
 
 
