@@ -26,7 +26,7 @@ from rollforward.outbox import relay as relaying
 from rollforward.streams.exchange import ingest
 from rollforward.streams.storage.remote_calls import Read
 from tests.simulation.shop import app
-from tests.simulation.shop.stream import ReleasedOrders
+from tests.simulation.shop.stream import OrdersHeldById, ReleasedOrders
 
 # Seeds of schedules: without a deployment, with one by which a task of the second version comes to
 # a process of the first, with one between two looks, and with faults after the end of the day.
@@ -138,6 +138,10 @@ def _nothing_for_the_next_table() -> Any:
     return mock.patch.object(Catalog, "tables", lambda catalog, view: [catalog.live(view)])
 
 
+def _state_left_behind() -> Any:
+    return mock.patch.object(OrdersHeldById, "upgrade", return_value={})
+
+
 SEAL = "visitor: tasks CreateTask of /tasks/batches/simulated-days/completed"
 AUDIT, WORK, PUSH = "simulated-audit: ", "simulated-sales/work: ", "simulated-sales/push: "
 PLANTS: Mapping[str, Plant] = {
@@ -182,5 +186,6 @@ PLANTS: Mapping[str, Plant] = {
     ),
     "unknown-task-dropped": Plant(_unknown_task_dropped, "mail", [], seed=UNTIMELY),
     "count-left-behind": Plant(_count_left_behind, "look", [], seed=BETWEEN),
+    "state-left-behind": Plant(_state_left_behind, "stream", [], seed=UNTIMELY),
     "nothing-for-the-next-table": Plant(_nothing_for_the_next_table, "mail", [], seed=BETWEEN),
 }

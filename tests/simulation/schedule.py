@@ -26,7 +26,9 @@ from tests.simulation.world import World
 ATTEMPTS, AGAIN_AFTER_S = 4, 3.0
 PLAYED_S, ENDED_S = 60.0, 30.0  # Before the end of the day, and after it: faults may strike.
 SHOPS = {shop.version: shop for shop in (FIRST, SECOND)}
-REBUILD, LOOKED_AGAIN_S = f"{API}/rebuilds", 5.0
+LOOKED_AGAIN_S = 5.0
+# Of a deployment, by the part of an order that it is about; "": of all.
+DEPLOYED = {"": f"{API}/rebuilds", "stream": f"{API}/replacements"}
 ENDS = {"pack": f"{API}/days/{DAY}/end", "stream": f"{API}/sales/end"}
 PICKED_AFTER_S = (0.1, 1.0, 4.0, 20.0, 45.0)
 # Between two sweeps: a batch in which nothing has moved is looked at after half an hour, and again
@@ -185,7 +187,7 @@ class Simulator:
         if "look" in self.plan.parts:
             self.looker.begin()
         if self.plan.deployments:
-            world.at(begin_s + self.plan.rebuilt_after_s, "operator", self._rebuild)
+            world.at(begin_s + self.plan.rebuilt_after_s, "operator", self._follow_up)
         world.run(until_s=begin_s + PLAYED_S)
         if self.plan.is_late:
             self._end()
@@ -205,15 +207,20 @@ class Simulator:
             if part in self.plan.parts:
                 self._ask_once(path)
         if self.plan.deployments:
-            self._rebuild()
+            self._follow_up()
 
-    def _rebuild(self, _: Process | None = None) -> None:
-        """Let the view be rebuilt once no process has the old version, as docs/howto says."""
+    def _follow_up(self, _: Process | None = None) -> None:
+        """Do what docs/howto says of the time when no process has the old version any more.
+
+        The view is rebuilt, and the computation of the stream is replaced.
+        """
         world = self.world
         if world.deployments or any(process.version == 1 for process in world.processes):
-            world.at(world.now_s + LOOKED_AGAIN_S, "operator", self._rebuild)
-        else:
-            self._ask_once(REBUILD)
+            world.at(world.now_s + LOOKED_AGAIN_S, "operator", self._follow_up)
+            return
+        for part, path in DEPLOYED.items():
+            if not part or part in self.plan.parts:
+                self._ask_once(path)
 
     def _ask_once(self, path: str) -> None:
         if path not in {one.path for visitor in self.ends for one in visitor.accepted}:

@@ -326,7 +326,12 @@ class _Handler:
             return "451 4.3.0 Try again later"
         content = envelope.content or b""
         raw = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
-        self.server.store.add(envelope.mail_from or "", envelope.rcpt_tos, raw)
+        try:
+            self.server.store.add(envelope.mail_from or "", envelope.rcpt_tos, raw)
+        except sqlite3.OperationalError as error:  # For aiosmtpd it would be a refusal for good.
+            recipients = ", ".join(envelope.rcpt_tos)
+            log.warning("452 to %s: %s; is the disk full?", recipients, error, extra=_QUIET)
+            return "452 4.3.1 Insufficient system storage"
         log.info("250 to %s: received", ", ".join(envelope.rcpt_tos), extra=_QUIET)
         return "250 OK"
 

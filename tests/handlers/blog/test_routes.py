@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from models.blog import post_key
+from pipelines.blog import comments
 from pipelines.blog.drafts import Author
 from pipelines.blog.posts import DEMO
+from rollforward.testing.world import in_threads
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only
@@ -227,3 +229,23 @@ def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) ->
     for wrong in ("", "x", token[:-1], "A" * 3_900, "%00"):
         assert browser.get(f"/blog/1/comments/new?since={wrong}").status_code == 400
     assert browser.get(f"/blog/2/comments/new?since={token}").status_code == 400
+
+
+def test_a_comment_that_comes_while_a_page_is_made_is_new(
+    posts: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: it is not on the page, so the page must not take it for one that was there."""
+    sound = comments.threads_page
+
+    def threads_page(*args: Any, **options: Any) -> Any:
+        page = sound(*args, **options)
+        in_threads(lambda: said(posts, 1, "meanwhile", BOB))
+        return page
+
+    monkeypatch.setattr(comments, "threads_page", threads_page)
+    page = browser.get("/blog/1").text
+    monkeypatch.undo()
+
+    [address] = re.findall(r'data-arrivals="([^"]+)"', page)
+    assert "meanwhile" not in page
+    assert "meanwhile" in browser.get(html.unescape(address)).text

@@ -130,3 +130,22 @@ def test_dead_letters_go_after_a_month(world: World) -> None:
 
     assert PullQueues().sweep(world.clients, [WORK]) == {"dead_letters_deleted": 1}
     assert WORK.dead_letters() == []
+
+
+def test_a_dead_letter_that_is_replayed_as_it_is_to_go_stays(world: World) -> None:
+    """P1: the sweep found it old enough; since then it waits again: deleting it would lose it."""
+    add(world, "a")
+    for _ in range(4):
+        lease(world, lease_s=1)
+        world.clock.sleep(2)
+    [dead] = WORK.dead_letters()
+    world.clock.sleep(31 * 24 * 3600)
+    world.plan.reset("overlap", next_call="BeginTransaction")
+    world.plan.on_fire = lambda: WORK.replay(world.clients, dead.id)
+
+    with world.plan.watched():
+        swept = PullQueues().sweep(world.clients, [WORK])
+
+    assert world.plan.fired
+    assert swept == {"dead_letters_deleted": 0}
+    assert waiting() == 1

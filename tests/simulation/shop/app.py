@@ -5,7 +5,8 @@ task, inserts into a fork-join queue, is a member of its batch, enqueues another
 starts a flow, waits in a pull queue, and is pushed into a stream. The task counts once more, in a
 sharded counter. The callback of the batch notes that it ran, and what it found. A continuation
 looks at all orders. Visitors look at the shop, which counts where the version says; and once a
-deployment has changed the view, somebody rebuilds it.
+deployment has changed the view and a computation of the stream, somebody rebuilds the one and
+replaces the other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.simulation.shop.entities import (
     PlacedOrder,
     run_once_more,
 )
-from tests.simulation.shop.stream import SALES, SHOP
+from tests.simulation.shop.stream import SHOP, HeldOrders
 
 API = "/api"
 
@@ -100,7 +101,7 @@ def _let_pick(shop: Shop, clients: Clients, order: Mapping[str, Any]) -> None:
 
 def _stream(shop: Shop, clients: Clients, order: Mapping[str, Any]) -> None:
     value = {name: order[name] for name in ("order", "customer", "cents")} | shop.fields
-    SALES.push_in_transaction(clients, "orders", value, order["at_ms"])
+    shop.sales.push_in_transaction(clients, "orders", value, order["at_ms"])
 
 
 FOLLOWS: Mapping[str, Callable[[Shop, Clients, Mapping[str, Any]], None]] = {
@@ -161,6 +162,13 @@ def make(shop: Shop) -> Flask:
         shop.builds.rebuild(rf.clients(), shop.view)
         return done
 
+    @app.post(f"{API}/replacements")
+    def replace() -> tuple[str, int]:
+        if shop.version == 1:
+            return "the next version has what replaces it", 409
+        shop.sales.replace(rf.clients(), HeldOrders.name)
+        return done
+
     @app.post(f"{API}/audits")
     def audit() -> tuple[str, int]:
         continuations.start(rf.clients(), audit_orders, Audit(), run_id="audit")
@@ -173,7 +181,7 @@ def make(shop: Shop) -> Flask:
 
     @app.post(f"{API}/sales/end")
     def end_sales() -> tuple[str, int]:
-        SALES.close(rf.clients(), "orders")
+        shop.sales.close(rf.clients(), "orders")
         return done
 
     @app.post(f"{API}/picks")

@@ -16,6 +16,7 @@ from rollforward.materialized_views import View, ViewGroup, ViewMaintenance
 from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.streams import Pipeline
 from rollforward.tasks import Task
 from tests.simulation.shop.entities import (
     AuditedOrder,
@@ -29,7 +30,7 @@ from tests.simulation.shop.entities import (
     count_run,
     run_once_more,
 )
-from tests.simulation.shop.stream import SALES, SHOP
+from tests.simulation.shop.stream import SHOP
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ PLACED = Counter("simulated-placed", mode="gathered", queue="default")
 DAYS = TaskBatch("simulated-days", members=[pack_order], on_complete=close_day)
 PICKS = PullQueue("simulated-picks", max_deliveries=100)
 BY_CUSTOMER = rf.Lane("simulated-customers", order=True)
-COMMON = (PLACED, DAYS, BY_CUSTOMER, ship_order, PICKS, audit_orders, SALES)
+COMMON = (PLACED, DAYS, BY_CUSTOMER, ship_order, PICKS, audit_orders)
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Shop:
         view: The orders of a customer.
         builds: The maintenance of the group of that view.
         looked: A counter of looks, which are no orders.
+        sales: The stream.
         fields: Further fields of a value of the stream.
         thank_customer: A task that only one version has.
     """
@@ -143,6 +145,7 @@ class Shop:
     view: type[View]
     builds: ViewMaintenance
     looked: Counter
+    sales: Pipeline
     fields: dict[str, Any] = field(default_factory=dict)
     thank_customer: Task[Any] | None = None
 
@@ -154,5 +157,5 @@ class Shop:
     def registry(self) -> Registry:
         """Return all parts of this version."""
         parts = [*COMMON, self.mail_order, self.mailed, self.revenue, self.fulfil]
-        parts += [self.builds, self.looked]
+        parts += [self.builds, self.looked, self.sales]
         return Registry(*parts, *([self.thank_customer] if self.thank_customer else []))

@@ -13,7 +13,7 @@ from rollforward.materialized_views import ViewGroup, ViewMaintenance
 from rollforward.runtime import Clients
 from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
 from tests.simulation.shop.entities import MailedOrder, OrdersOfCustomer, run_once_more
-from tests.simulation.shop.stream import SHOP
+from tests.simulation.shop.stream import SHOP, sales_of
 
 MAILED = Counter("simulated-mailed", queue="default")
 LOOKED = Counter("simulated-looked", queue="default")
@@ -47,4 +47,5 @@ FIRST = Shop(
     *(1, mail_order, OrderId, MAILED, add_revenue, Sold, fulfil, OrdersOfCustomer),
     ViewMaintenance(ViewGroup("simulated-customers", OrdersOfCustomer)),
     LOOKED,
+    sales_of(),
 )

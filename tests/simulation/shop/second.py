@@ -8,6 +8,7 @@ NewOrdersOfCustomer     the view's next version, which somebody has to rebuild
 insure                  a new step of the flow, before the others
 thank-customer          a new task
 the stream's values     have one more field
+OrdersHeldById          the next version of its computation, by which somebody has to replace it
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.simulation.shop.entities import (
     count_run,
     run_once_more,
 )
-from tests.simulation.shop.stream import SHOP
+from tests.simulation.shop.stream import SHOP, OrdersHeldById, sales_of
 
 MAILED = Counter("simulated-mailed", queue="default", min_shards=4)
 LOOKED = Counter("simulated-looked", mode="gathered", queue="default")
@@ -81,6 +82,7 @@ SECOND = Shop(
     *(2, mail_order, GreetedOrderId, MAILED, add_revenue, Sold, fulfil, NewOrdersOfCustomer),
     ViewMaintenance(ViewGroup("simulated-customers", NewOrdersOfCustomer)),
     LOOKED,
+    sales_of(OrdersHeldById),
     fields={"note": "new"},
     thank_customer=thank_customer,
 )

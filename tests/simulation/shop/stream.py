@@ -22,6 +22,7 @@ class HeldOrders(Computation):
     """The orders of a customer, until none has come for a while."""
 
     name = "simulated-held-orders"
+    reads: Sequence[int] = (2,)
     inputs: ClassVar[Mapping[str, KeyOf]] = {"orders": lambda order: order["customer"]}
     outputs = ("released",)
 
@@ -33,6 +34,30 @@ class HeldOrders(Computation):
         for order in ctx.state.list("orders").get():
             ctx.produce("released", order)
         ctx.state.list("orders").clear()
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"orders": list(state.get("held", {}).values())}
+
+
+class OrdersHeldById(HeldOrders):
+    """Version 2, which keeps the orders by their ids."""
+
+    name = HeldOrders.name
+    version = 2
+    reads = (1,)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        order = record.value
+        ctx.state["held"] = ctx.state.get("held", {}) | {order["order"]: order}
+        ctx.set_timer("release", record.timestamp_ms + HELD_MS)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        for order in ctx.state.get("held", {}).values():
+            ctx.produce("released", order)
+        ctx.state["held"] = {}
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"held": {order["order"]: order for order in state.get("orders", [])}}
 
 
 class ReleasedOrders(Sink):
@@ -50,9 +75,16 @@ class ReleasedOrders(Sink):
             count_run(StreamedOrder, order["order"])
 
 
-SALES = Pipeline(
-    "simulated-sales",
-    HeldOrders,
-    sinks=[ReleasedOrders("released", name="simulated-released")],
-    intervals=1,
-)
+def sales_of(*standby: type[HeldOrders]) -> Pipeline:
+    """Return the pipeline of a version.
+
+    Args:
+        standby: What somebody may let take the place of version 1.
+    """
+    return Pipeline(
+        "simulated-sales",
+        HeldOrders,
+        standby=standby,
+        sinks=[ReleasedOrders("released", name="simulated-released")],
+        intervals=1,
+    )

@@ -1,5 +1,6 @@
 """The mail server: what it keeps, and how it misbehaves on demand."""
 
+import resource
 import smtplib
 from email.message import EmailMessage
 
@@ -110,6 +111,28 @@ def test_a_temporary_fault_answers_451_and_keeps_nothing(server):
 
     assert caught.value.smtp_code == 451
     assert server.count() == 0
+
+
+def test_a_full_disk_puts_mail_off_and_refuses_none(tmp_path):
+    """A sender that hears 500 gives the message up."""
+    store = MailStore(tmp_path / "mail.sqlite")
+    server = MailServer(store=store)
+    server.start()
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        send(server, letter())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, most[1]))
+        with pytest.raises(smtplib.SMTPDataError) as put_off:
+            send(server, letter())
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        send(server, letter())
+        kept = store.count()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        server.stop()
+
+    assert put_off.value.smtp_code == 452
+    assert kept == 2
 
 
 def test_a_share_of_temporary_faults_lets_the_rest_through(server):
