@@ -25,6 +25,7 @@ from tests.rollforward.batches.harness import (
     deliver_all,
     deliver_next,
     notes,
+    told,
 )
 
 
@@ -71,6 +72,38 @@ def test_a_nested_batch_that_is_removed_is_passed_over(
     deliver_all(world, "default")
 
     assert states(world) == [None, "cancelled", "cancelled", "cancelled"]
+
+
+def test_a_cancelling_reaches_all_pages_of_what_is_nested(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: each page has a walk of its own, the third one, too."""
+    monkeypatch.setattr(completion, "MAX_CANCELLED", 2)
+    grow(world, 7)
+    with world.context():
+        TREES.cancel(world.clients, "root")
+    deliver_all(world, "default")
+
+    assert states(world) == ["cancelled"] * 7
+
+
+def test_what_was_cancelled_before_it_was_sealed_takes_no_more_when_it_is_run_again(
+    world: World,
+) -> None:
+    """F1: its members of then are all that it waits for, so that it completes."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "c"))
+        NOTES.cancel(world.clients, "b")
+    world.settle()
+    with world.context():
+        assert NOTES.run_again(world.clients, "b") == 2
+        with pytest.raises(ClosedError):
+            NOTES.populate(world.clients, "b", notes("d"), idempotency_key="d")
+    world.settle()
+
+    with world.context():
+        assert [call["outcome"] for call in told(NOTES, "b")] == ["cancelled", "succeeded"]
+    assert sorted(RAN) == ["b/a", "b/c"]
 
 
 def test_a_late_cancelling_leaves_the_next_generation_alone(world: World) -> None:
