@@ -80,8 +80,8 @@ class ApplyReads:
         pairs = [(key, source) for key, by_source in newest.items() for source in by_source]
         likely = [*dict.fromkeys(name for key, name in pairs if newest[key][name].is_first)]
         markers = [row_marker_key(key, source) for key, source in pairs]
-        own = [marker_key(source_key(name)) for name in likely]
-        return cls(newest, pairs, likely, [*newest, *markers, *own])
+        source_markers = [marker_key(source_key(name)) for name in likely]
+        return cls(newest, pairs, likely, [*newest, *markers, *source_markers])
 
 
 def read_for_apply(catalog: Any, reads: ApplyReads) -> dict[Any, ApplySnapshot]:
