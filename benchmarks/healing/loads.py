@@ -177,7 +177,9 @@ class Quilts:
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor = Visitor(stack)
-        self.quilts: list[str] = []
+        self.open_quilts: list[str] = []
+        # The newest forty are kept.
+        self.done = 0
 
     def open(self) -> None:
         """There is nothing to make."""
@@ -187,13 +189,18 @@ class Quilts:
         while not is_over.is_set():
             quilt = secrets.token_hex(16)
             self.visitor.send("/quilt", "/quilt", {"id": quilt, **chosen})
-            self.quilts.append(quilt)
+            self.open_quilts.append(quilt)
             is_over.wait(QUILT_EVERY_S)
 
     def account(self) -> Account:
-        rows = [quilt_key(quilt).get() for quilt in self.quilts]
-        done = sum(row is not None and row.outcome == "succeeded" for row in rows)
-        return Account(len(rows), done)
+        still_open = [quilt for quilt in self.open_quilts if not self._is_done(quilt)]
+        self.done += len(self.open_quilts) - len(still_open)
+        self.open_quilts = still_open
+        return Account(self.done + len(still_open), self.done)
+
+    def _is_done(self, quilt: str) -> bool:
+        row = quilt_key(quilt).get()
+        return row is not None and row.outcome == "succeeded"
 
 
 class Weblog:
