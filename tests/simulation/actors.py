@@ -33,6 +33,7 @@ class Actor:
         delivery: The attempt whose request it handles, if it does.
         is_awaited: Whether the queue waits for its answer.
         status: Its answer.
+        is_acknowledged: Whether the queue got an answer by which its task is done.
         is_beside: Whether its process serves requests meanwhile.
     """
 
@@ -45,6 +46,7 @@ class Actor:
         self.delivery: Any = None
         self.is_awaited = False
         self.status: int | None = None
+        self.is_acknowledged = False
         self.is_beside = False
         self._is_abandoned = False
         self._error: BaseException | None = None

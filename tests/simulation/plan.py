@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tests.simulation.faults import Fault, drawn
+from tests.simulation.services.smtp import LOST_AFTER, LOST_BEFORE, NEVER, NOW_NOT, SLOW
 from tests.simulation.shop.app import API
 from tests.simulation.shop.totals import PARTS
 from tests.simulation.world import BEGIN_S, PROCESSES
@@ -22,10 +23,13 @@ APART = ("audit", "look")  # No part of an order.
 WHOLE_OF, DEPLOYED_OF, LATE_OF = 8, 3, 2
 # About how many remote calls there are in each part, at which faults are drawn, and after the end.
 CALLS, LATE_CALLS = 120, 100
-CALLS_OF = {"audit": 60, "flow": 70, "look": 10, "mail": 50, "pack": 50, "pick": 50, "revenue": 30}
+CALLS_OF = {"audit": 60, "flow": 70, "look": 10, "mail": 110, "pack": 50, "pick": 50, "revenue": 30}
 CALLS_OF |= {"ship": 60, "stream": 120}
 
 PAUSES_S = (0.0, 0.0, 1.0, 4.0, 12.0)
+# One order in so many finds the mail relay in a mood, or in two, one after the other.
+MOODY_OF, MOST_MOODS = 3, 2
+MOODS = (*NOW_NOT, *NEVER, LOST_BEFORE, LOST_AFTER, f"{SLOW}:3", f"{SLOW}:8")
 
 
 class Request(NamedTuple):
@@ -53,6 +57,7 @@ class Plan:
         looks: Of one who only looks.
         audited_after_s: When the audit begins, if it is a part.
         rebuilt_after_s: When somebody rebuilds the view, if a deployment changes it.
+        moods: Of the mail relay, by the order.
         is_late: Whether faults may also strike at the end of the day, and in a sweep.
     """
 
@@ -62,6 +67,7 @@ class Plan:
     audited_after_s: float
     rebuilt_after_s: float
     deployments: Sequence[Deployment]
+    moods: Mapping[str, Sequence[str]]
     is_late: bool
     faults: Sequence[Fault]
 
@@ -85,6 +91,7 @@ def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
         chance.uniform(0, 30),
         chance.uniform(0, 40),
         _deployments(chance) if chance.randrange(DEPLOYED_OF) == 0 else [],
+        _moods(random.Random(f"{seed} mail")),
         is_late,
         drawn(random.Random(f"{seed} faults"), calls, MOST_FAULTS),
     )
@@ -114,3 +121,12 @@ def _deployments(chance: random.Random) -> list[Deployment]:
         process = deployments[0].process
         deployments += [Deployment(at_s + 3, process, 1), Deployment(at_s + 8, process, 2)]
     return deployments
+
+
+def _moods(chance: random.Random) -> dict[str, list[str]]:
+    return {
+        f"v{visitor}n{number}": chance.choices(MOODS, k=chance.randrange(1, MOST_MOODS + 1))
+        for visitor in range(VISITORS)
+        for number in range(MOST_ORDERS)
+        if chance.randrange(MOODY_OF) == 0
+    }

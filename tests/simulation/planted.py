@@ -5,6 +5,8 @@ Each takes away a guard by which a promise holds.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,16 +27,18 @@ from rollforward.outbox import pattern
 from rollforward.outbox import relay as relaying
 from rollforward.streams.exchange import ingest
 from rollforward.streams.storage.remote_calls import Read
-from tests.simulation.shop import app
+from rollforward.tasks import Unavailable
+from tests.simulation.shop import app, receipts
 from tests.simulation.shop.stream import OrdersHeldById, ReleasedOrders
 
 # Seeds of schedules: without a deployment, with one by which a task of the second version comes to
-# a process of the first, with one between two looks, and with faults after the end of the day.
-PLAIN, UNTIMELY, BETWEEN, LATE = 0, 21, 16, 1
+# a process of the first, with one while the stream has state, with one between two looks, and with
+# faults after the end of the day.
+PLAIN, UNTIMELY, HOLDING, BETWEEN, LATE = 0, 135, 21, 16, 1
 
 
 class Plant(NamedTuple):
-    """A bug, and the faults by which it shows; without any, a deployment is enough.
+    """A bug, and the faults by which it shows; without any, its schedule is enough.
 
     Attributes:
         faults: Of each its kind, and a part of the trace of the calls at which it may strike: the
@@ -142,7 +146,35 @@ def _state_left_behind() -> Any:
     return mock.patch.object(OrdersHeldById, "upgrade", return_value={})
 
 
+def _mailed_without_a_reply() -> Any:
+    send = receipts.send_receipt
+
+    def send_once(clients: Any, order: str) -> None:
+        with contextlib.suppress(Unavailable):
+            send(clients, order)
+
+    return mock.patch.object(receipts, "send_receipt", send_once)
+
+
+def _message_id_of_an_attempt() -> Any:
+    numbers = itertools.count()
+    return mock.patch.object(
+        receipts, "message_id_of", lambda order: f"<{order}-{next(numbers)}@shop.invalid>"
+    )
+
+
+def _mailed_twice() -> Any:
+    send = receipts.send_receipt
+
+    def send_twice(clients: Any, order: str) -> None:
+        for _ in range(2):
+            send(clients, order)
+
+    return mock.patch.object(receipts, "send_receipt", send_twice)
+
+
 SEAL = "visitor: tasks CreateTask of /tasks/batches/simulated-days/completed"
+SENDS = "mail-order: app smtp"
 AUDIT, WORK, PUSH = "simulated-audit: ", "simulated-sales/work: ", "simulated-sales/push: "
 PLANTS: Mapping[str, Plant] = {
     "unguarded-order": Plant(
@@ -184,8 +216,13 @@ PLANTS: Mapping[str, Plant] = {
     "push-without-receipt": Plant(
         _push_without_receipt, "stream", [("double:3700", f"{PUSH}datastore Commit")]
     ),
+    "mailed-without-a-reply": Plant(_mailed_without_a_reply, "mail", []),
+    "message-id-of-an-attempt": Plant(
+        _message_id_of_an_attempt, "mail", [("reply-lost:UNAVAILABLE", f"{SENDS}.end")]
+    ),
+    "mailed-twice": Plant(_mailed_twice, "mail", []),
     "unknown-task-dropped": Plant(_unknown_task_dropped, "mail", [], seed=UNTIMELY),
     "count-left-behind": Plant(_count_left_behind, "look", [], seed=BETWEEN),
-    "state-left-behind": Plant(_state_left_behind, "stream", [], seed=UNTIMELY),
+    "state-left-behind": Plant(_state_left_behind, "stream", [], seed=HOLDING),
     "nothing-for-the-next-table": Plant(_nothing_for_the_next_table, "mail", [], seed=BETWEEN),
 }

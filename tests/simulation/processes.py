@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import random
+import smtplib
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+from pipelines.invitations.mail import SmtpMailer
 from rollforward.continuations.pages import seen_pages
 from rollforward.datastore import transactions
 from rollforward.flask.app import mount
@@ -32,9 +34,10 @@ from rollforward.testing.injection import FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import LOCATION, PROJECT
 from rollforward.testing.short_answers import DrawnAnswers
 from tests.infra import world as _  # noqa: F401  A catalog of few copies, as in the suite.
-from tests.simulation.services import channel, memcached
+from tests.simulation.services import channel, memcached, smtp
 from tests.simulation.shop import app
 from tests.simulation.shop.common import Shop
+from tests.simulation.shop.receipts import SENDER
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -99,6 +102,7 @@ class Process:
             cache=FaultyCache(cache, world.line),  # type: ignore[arg-type]
             meter=meter,
             relay=InlineRelay(),
+            services={SmtpMailer: SmtpMailer(smtp.HOST, smtp.PORT, SENDER)},
             clock=self.clock,
             heart=NoHeart(),
             process_state=ProcessState(),
@@ -167,6 +171,7 @@ def in_virtual_time(world: World) -> Iterator[None]:
 
     with (
         contextlib.ExitStack() as timed,
+        mock.patch.object(smtplib, "socket", smtp.sockets_of(world)),
         mock.patch.object(driver.Engine, "_run_in_background", run_in_background),
         mock.patch.object(transactions, "secrets", SimpleNamespace(token_hex=world.token_hex)),
         mock.patch.object(table_fold, "_DICE", world.dice),

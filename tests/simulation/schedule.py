@@ -15,6 +15,7 @@ from rollforward.testing.leftovers import left_behind
 from tests.simulation.faults import Fault, written
 from tests.simulation.plan import DAY, Plan, Request, plan_of
 from tests.simulation.processes import Process, in_virtual_time
+from tests.simulation.services.smtp import Relay
 from tests.simulation.shop.app import API
 from tests.simulation.shop.entities import PlacedOrder
 from tests.simulation.shop.first import FIRST
@@ -164,6 +165,7 @@ class Simulator:
         with in_virtual_time(world):
             # As each worker's start does, within seconds: a deployment comes later.
             world.begin(str(seed), self.plan.faults, is_swept=bool(self.plan.deployments))
+            world.relay = Relay(self.plan.moods)
             with watched(world, self.ticks, self.tick_s):
                 try:
                     self._play()
@@ -243,16 +245,18 @@ class Simulator:
 
     def wrong(self) -> list[str]:
         """Return what is not as it has to be."""
-        clients = self.world.processes[0].clients
+        world = self.world
+        clients = world.processes[0].clients
         with clients.context():
             orders = PlacedOrder.query().fetch()
             audited = self.audited if self.auditor.accepted else None
-            shop = SHOPS[self.world.processes[0].version]
+            shop = SHOPS[world.processes[0].version]
             looks = len(self.looker.accepted), self.looker.sent
-            look = Look(clients, orders, DAY, self.world.is_purged, audited, shop, looks)
+            known = audited, shop, looks, world.relay
+            look = Look(clients, orders, DAY, world.is_purged, *known)
             totals = wrong_totals(look, self.plan.parts)
             # The attempts of a task that was purged expire after two days.
-            left = left_behind(["TaskAttempts"] if self.world.is_purged else [])
+            left = left_behind(["TaskAttempts"] if world.is_purged else [])
             return [*self._lost(look.names), *self._doubled(), *totals, *left]
 
     def _accepted(self) -> set[str]:

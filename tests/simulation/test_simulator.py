@@ -15,8 +15,10 @@ import pytest
 
 from tests.infra.runs import sampling, soak
 from tests.simulation.faults import KINDS, Fault, parsed, written
+from tests.simulation.plan import MOODS
 from tests.simulation.planted import LATE, PLANTS, Plant
 from tests.simulation.schedule import PLAYED_S, Simulator, play_or_shrink, shrunk
+from tests.simulation.services.smtp import LOST_AFTER, NEVER, SLOW
 from tests.simulation.world import BEGIN_S
 
 # Each seed of a soak has seeds of its own, and so has each day of `make test`.
@@ -142,6 +144,22 @@ def test_faults_strike_while_the_batch_is_sealed_in_its_callback_and_in_a_sweep(
     assert {place.partition(":")[0] for _, place in played.met} == {
         call.partition(":")[0] for call in calls
     }
+
+
+def test_a_receipt_is_mailed_again_only_where_no_reply_came_and_given_up_where_it_is_refused(
+    simulator: Simulator,
+) -> None:
+    """Without any fault: copies and refusals come from the moods of the relay alone."""
+    met = set[str]()
+    for seed in (0, 1, 4, 14, 20, 24, 70):  # Each mood is the first one of an order of theirs.
+        simulator.play(seed, [], ["mail"])
+        relay, moods = simulator.world.relay, simulator.plan.moods
+        orders = relay.copies().keys() | relay.refused
+        met |= {moods[order][0] for order in orders if order in moods}
+        again = {order for order, mails in relay.copies().items() if len(mails) > 1}
+        assert again <= {order for order in moods if {LOST_AFTER, f"{SLOW}:8"} & {*moods[order]}}
+        assert relay.refused <= {order for order in moods if {*NEVER} & {*moods[order]}}
+    assert met == set(MOODS)
 
 
 def test_the_text_of_faults_is_read_as_it_was_written() -> None:

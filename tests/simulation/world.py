@@ -30,6 +30,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.processes import BASE_URL, CRON_HEADER, Process
 from tests.simulation.services import channel
 from tests.simulation.services.memcached import Memcached
+from tests.simulation.services.smtp import Relay
 from tests.simulation.shop.common import Shop
 from tests.simulation.watch import StuckError
 
@@ -39,6 +40,7 @@ PROCESSES = 3
 KEPT_US = 1_000 * 1_000_000  # Longer than a transaction lives.
 DEADLINE_S = 600.0  # Of a delivery, unless its task has another one.
 RECOVERY = "recovers"
+DONE_BELOW = 300  # Of statuses: a task is done.
 MAX_TURNS = 20_000
 SWITCHES = (0.0, 0.02, 0.1, 0.4)  # How often an actor lets others go on at a call.
 
@@ -65,6 +67,7 @@ class World:
         self.cloud_tasks = channel.of_cloud_tasks(self.engine)
         self.store = MemoryDatastore()
         self.memcached = Memcached(lambda: self.now_s)
+        self.relay = Relay()
         self.current: Actor | None = None
         self.actors: list[Actor] = []
         self.later: list[tuple[float, str, Callable[[Process], None]]] = []
@@ -90,6 +93,7 @@ class World:
         rows = Rows(now_us=lambda: int(self.now_s * 1e6), kept_us=KEPT_US)
         self.store = MemoryDatastore(rows)
         self.memcached = Memcached(lambda: self.now_s)
+        self.relay = Relay()
         self.actors, self.later, self.deployments, self.current = [], [], [], None
         self.order = random.Random(f"{seed} order")
         self.dice.seed(f"{seed} dice")
@@ -220,6 +224,7 @@ class World:
             actor.is_awaited = False
             status = actor.status if actor.has_ended else None
             error_of = None if status is not None else error
+            actor.is_acknowledged = status is not None and status < DONE_BELOW
             self.engine.end_attempt(actor.delivery.id, status=status, error=error_of)
 
     def _give_up(self) -> None:

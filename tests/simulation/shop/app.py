@@ -2,11 +2,11 @@
 
 It is saved as the source of a view and counts. Further parts are drawn by the seed: it enqueues a
 task, inserts into a fork-join queue, is a member of its batch, enqueues another task in a lane,
-starts a flow, waits in a pull queue, and is pushed into a stream. The task counts once more, in a
-sharded counter. The callback of the batch notes that it ran, and what it found. A continuation
-looks at all orders. Visitors look at the shop, which counts where the version says; and once a
-deployment has changed the view and a computation of the stream, somebody rebuilds the one and
-replaces the other.
+starts a flow, waits in a pull queue, and is pushed into a stream. The task mails a receipt, and
+counts once more, in a sharded counter. The callback of the batch notes that it ran, and what it
+found. A continuation looks at all orders. Visitors look at the shop, which counts where the version
+says; and once a deployment has changed the view and a computation of the stream, somebody rebuilds
+the one and replaces the other.
 """
 
 from __future__ import annotations

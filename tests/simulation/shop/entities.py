@@ -34,6 +34,10 @@ class MailedOrder(_Runs):
     """The task of an order has worked."""
 
 
+class RefusedReceipt(_Runs):
+    """The mail relay will never take the receipt of an order."""
+
+
 class ThankedOrder(_Runs):
     """The task of an order that only the second version has."""
 

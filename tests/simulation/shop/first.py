@@ -11,6 +11,7 @@ from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
 from rollforward.materialized_views import ViewGroup, ViewMaintenance
 from rollforward.runtime import Clients
+from tests.simulation.shop import receipts
 from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
 from tests.simulation.shop.entities import MailedOrder, OrdersOfCustomer, run_once_more
 from tests.simulation.shop.stream import SHOP, sales_of
@@ -27,6 +28,7 @@ class Sold:
 
 @rf.task(queue="default")
 def mail_order(clients: Clients, args: OrderId) -> None:
+    receipts.send_receipt(clients, args.order)
     run_once_more(MailedOrder, args.order)
     MAILED.increment(clients, SHOP, idempotency_key=args.order)
 

@@ -13,6 +13,7 @@ from rollforward.continuations.entities import FINISHED, ContinuationRun
 from rollforward.materialized_views.entities import ViewRow
 from rollforward.pull_queues.entities import PullItem
 from rollforward.runtime import Clients
+from tests.simulation.services.smtp import Relay
 from tests.simulation.shop.common import PLACED, Shop
 from tests.simulation.shop.entities import (
     ALL,
@@ -26,6 +27,7 @@ from tests.simulation.shop.entities import (
     PackedOrder,
     PickedOrder,
     PlacedOrder,
+    RefusedReceipt,
     Revenue,
     ShippedOrders,
     StreamedOrder,
@@ -49,6 +51,7 @@ class Look:
         audited: Orders that were there before an audit; None: none was accepted.
         shop: The version that serves.
         looks: How many were answered, and how many were sent.
+        relay: The mail relay, with the mails that it took.
     """
 
     clients: Clients
@@ -58,6 +61,7 @@ class Look:
     audited: Collection[str] | None
     shop: Shop
     looks: tuple[int, int]
+    relay: Relay
 
     @property
     def names(self) -> list[str]:
@@ -125,6 +129,17 @@ def _of_mails(look: Look) -> Facts:
     yield "mailed", counted, len(look.orders)
     yield "mails", mailed, set(look.names)
     yield "thanks", thanked, to_thank
+    yield from _of_receipts(look)
+
+
+def _of_receipts(look: Look) -> Facts:
+    relay, refused = look.relay, _keys(RefusedReceipt)
+    copies = {order: {mail.message_id for mail in mails} for order, mails in relay.copies().items()}
+    received, names = set(copies) | refused, set(look.names)
+    yield "receipts", received, received & names if look.is_purged else names
+    yield "refused receipts", refused - relay.refused, set()
+    yield "receipts with several ids", [ids for ids in copies.values() if len(ids) > 1], []
+    yield "needless copies", relay.needless(), set()
 
 
 def _of_packing(look: Look) -> Facts:
