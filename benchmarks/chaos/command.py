@@ -1,15 +1,17 @@
 """`make chaos`: rounds of load and faults until the time is over, then the tables.
 
 A round writes to every pattern, strikes, ends its writing, and waits until each pattern is exact.
-A write without an answer is sent again with its key. Cron rests: work that only the sweep of the
-next minute would find is shown as slow.
+A write without an answer is sent again with its key. Cron rests for a minute after a fault, so work
+that only the sweep finds is shown as slow.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +27,8 @@ from benchmarks.healing.loads import Account
 SECONDS = 60.0
 WRITE_S = 3.0
 HEAL_S = 10.0
+# Cron sweeps once a minute.
+SWEPT_AFTER_S = 60.0
 # An order is on trial for so long, and waits for its courier: nothing is to be healed there.
 WAITING = ("orders",)
 
@@ -56,8 +60,13 @@ class Report:
             slowest = [max(_without_waits(each), key=lambda pair: pair[1]) for each in healed]
             by, most_s = max(slowest, key=lambda pair: pair[1])
             median_s = statistics.median(seconds for _, seconds in slowest)
-            slow = f"  over {HEAL_S:.0f} s: {by}" if most_s > HEAL_S else ""
+            slow = f"  over {_bound_s(most_s):.0f} s: {by}" if most_s > HEAL_S else ""
             yield f"{name:<52} {len(healed):>6} {median_s:>9.1f} {most_s:>10.1f}{slow}"
+
+
+def _bound_s(seconds: float) -> float:
+    """Return the bound to name: work that was not done before the sweep came may have needed it."""
+    return HEAL_S if seconds <= SWEPT_AFTER_S else SWEPT_AFTER_S
 
 
 def _without_waits(healed: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -75,7 +84,8 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
             strike(stage, faults)
             began = time.monotonic()
         stage.stack.rest_cron()
-        healed = loads.until_exact(began)
+        with _sweeping_from(stage, began + SWEPT_AFTER_S):
+            healed = loads.until_exact(began)
         report.healed[" + ".join(faults)].append(healed)
         report.accounts = loads.accounts()
         _say(faults, healed, is_exact=report.is_exact)
@@ -84,6 +94,18 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
     loads.look_again()
     report.accounts = loads.accounts()
     return report
+
+
+@contextlib.contextmanager
+def _sweeping_from(stage: Stage, at_s: float) -> Iterator[None]:
+    """Let cron sweep from a time on, if the block takes so long."""
+    timer = threading.Timer(max(0.0, at_s - time.monotonic()), stage.stack.wake_cron)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def strike(stage: Stage, faults: Sequence[str]) -> None:

@@ -76,8 +76,15 @@ class Stack:
 
     def rest_cron(self) -> None:
         """Let no sweep run by itself."""
+        self._pause_cron(is_paused=True)
+
+    def wake_cron(self) -> None:
+        """Let sweeps run by themselves again."""
+        self._pause_cron(is_paused=False)
+
+    def _pause_cron(self, *, is_paused: bool) -> None:
         for job in self.control("/api/v1/cron")["jobs"]:
-            self.control("/api/v1/cron/pause", {"name": job["name"], "paused": True})
+            self.control("/api/v1/cron/pause", {"name": job["name"], "paused": is_paused})
 
     def sweeps(self) -> int:
         """Return how many jobs of cron have run."""

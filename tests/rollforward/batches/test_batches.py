@@ -214,6 +214,21 @@ def test_done_at_n_completes_at_n(world: World) -> None:
         assert TWO.run_again(world.clients, "b") == 0
 
 
+def test_what_has_succeeded_at_n_is_not_run_again(world: World) -> None:
+    """F1: its callback has come, although members were cancelled and one has failed."""
+    with world.context():
+        TWO.populate(world.clients, "b", notes("bad", "a", "c", "d"), seal=True)
+    world.settle()
+    with world.context():
+        before = told(TWO, "b")
+        assert TWO.run_again(world.clients, "b") == 0
+    world.settle()
+
+    with world.context():
+        assert told(TWO, "b") == before
+        assert [call["outcome"] for call in before] == ["succeeded"]
+
+
 def test_a_cancelled_batch_completes_at_once(world: World) -> None:
     """F1: what has not begun never runs, and a late end counts no more."""
     with world.context():

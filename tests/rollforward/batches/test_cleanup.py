@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from rollforward.batches import TaskBatch, UnknownBatchError, sweep
+from rollforward.batches.adding import populate
 from rollforward.batches.completion import End, end_members
 from rollforward.batches.entities import state_key
 from rollforward.fork_join.entities import WorkPack
@@ -92,6 +93,27 @@ def test_what_comes_late_brings_nothing_back(world: World) -> None:
         assert rows_of("notes:b").total() == 1
         assert WorkPack.query().get() is None
         assert len(told(NOTES, "b")) == 1
+
+
+def test_a_batch_of_more_rows_than_a_task_deletes_goes_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F5: one task after the other, until only the mark is left."""
+    for name, most in (("MAX_DELETED", 3), ("CALLS_PER_TASK", 1)):
+        monkeypatch.setattr(sweep, name, most)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 1)
+    with world.context():
+        NOTES.populate(world.clients, "b", notes(*"abcde"), seal=True)
+    world.settle()
+    with world.context():
+        before = rows_of("notes:b").total()
+    world.clock.sleep(WEEK_S + 1)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert before > 3 * sweep.MAX_DELETED
+        assert rows_of("notes:b").total() == 1
 
 
 def test_a_batch_that_is_run_again_is_kept_anew(world: World) -> None:

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from rollforward.batches import ClosedError
+from rollforward.batches import ClosedError, members
 from rollforward.batches.completion import MAX_RESULT_BYTES
 from rollforward.batches.declaration import MemberRef
 from rollforward.batches.entities import HAS_FAILED, BatchPage, BatchWork, pages_within
 from rollforward.batches.members import Member
+from rollforward.runtime.errors import OutcomeUnknownError
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import World
 from tests.rollforward.batches.harness import (
@@ -59,6 +60,30 @@ def write_as_the_next_version(world: World) -> None:
         work.members = [[0, '{"label": {"text": "in two languages"}}']]
         work.put()
     deliver_next(world, "default")
+
+
+def test_a_member_whose_end_is_in_doubt_is_delivered_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2: so many inserts were not confirmed; its task goes on until one is."""
+    tried = list[str]()
+
+    def unconfirmed(clients: object, key: str, *args: object) -> None:
+        tried.append(key)
+        raise OutcomeUnknownError("made by a test")
+
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+    deliver_next(world, "default")
+    with monkeypatch.context() as patch:
+        patch.setattr(members.end_members, "insert", unconfirmed)
+        answer = deliver_next(world, "fan-out")
+    world.settle()
+
+    assert len(tried) == members.MAX_INSERTS
+    assert answer is None or answer >= 400
+    with world.context():
+        assert outcomes(NOTES, "b") == ["done"]
 
 
 def test_a_member_of_the_next_version_waits_for_it(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rollforward.batches import completion
 from rollforward.batches.entities import BatchState
 from rollforward.batches.errors import NestedError
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
@@ -105,6 +106,24 @@ def test_cancelling_a_batch_cancels_what_is_nested_in_it(world: World) -> None:
         assert (child.outcome, child.cancelled) == ("cancelled", 3)
         assert told(TREES, "root")[0]["outcome"] == "cancelled"
     assert not [name for name in RAN if "leaf" in name]
+
+
+def test_a_nested_batch_whose_end_was_lost_ends_its_member_when_that_runs_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: the work item was parked, say; the sweep has the member run once more."""
+    with monkeypatch.context() as patch:
+        patch.setattr(completion, "end_parent", lambda *args: None)
+        grow(world, Branch("t", 2))
+    with world.context():
+        assert [nested.outcome for nested in TREES.nested("root")] == ["succeeded"]
+        assert not told(TREES, "root")
+    world.clock.sleep(completion.STALE_S + 1)
+    world.sweep()
+    world.settle()
+
+    with world.context():
+        assert [call["outcome"] for call in told(TREES, "root")] == ["succeeded"]
 
 
 def test_members_of_both_kinds_share_a_batch(world: World) -> None:

@@ -50,6 +50,33 @@ def test_members_of_a_call_that_died_never_run(world: World, lost: Any) -> None:
         assert told(NOTES, "b")[0]["done"] == 2
 
 
+def test_a_call_that_broke_off_between_its_pages_is_made_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F4: one page is there already, and those behind it are stored all the same."""
+    sound, stored = populate.insert_all, list[Any]()
+
+    def breaks_off(client: Any, rows: Any) -> Any:
+        if stored:
+            raise ZeroDivisionError
+        stored.append(rows)
+        return sound(client, rows)
+
+    work = notes(*"abcdefghijk")
+    with monkeypatch.context() as patch, world.context():
+        patch.setattr(populate, "insert_all", breaks_off)
+        with pytest.raises(ZeroDivisionError):
+            NOTES.populate(world.clients, "b", work, seal=True)
+    with world.context():
+        assert NOTES.populate(world.clients, "b", work, seal=True) == 11
+    world.settle()
+
+    assert len(stored) == 1
+    assert sorted(RAN) == [f"b/{label}" for label in "abcdefghijk"]
+    with world.context():
+        assert outcomes(NOTES, "b") == ["done"] * 11
+
+
 def test_members_of_a_call_that_is_refused_never_run(world: World) -> None:
     """F4: a call with other members under a key stores none of them."""
     with world.context():
