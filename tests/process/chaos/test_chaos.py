@@ -45,11 +45,22 @@ def test_all_is_exact_after_faults_drawn_by_the_day() -> None:
     assert report.is_exact, "\n".join(report.lines())
 
 
-class _Loads:
-    """Loads of which one pattern lost an item."""
+class _Stack:
+    def __init__(self) -> None:
+        self.cron = threading.Event()
 
-    def __init__(self, *given: Any) -> None:
-        self.rounds = 0
+    def rest_cron(self) -> None:
+        self.cron.clear()
+
+    def wake_cron(self) -> None:
+        self.cron.set()
+
+
+class _Loads:
+    """Loads of which one pattern lost an item, and is looked at until cron sweeps."""
+
+    def __init__(self, stack: _Stack, *given: Any) -> None:
+        self.stack = stack
 
     def open(self) -> None:
         pass
@@ -59,6 +70,7 @@ class _Loads:
         yield
 
     def until_exact(self, began: float) -> Mapping[str, float]:
+        assert self.stack.cron.wait(20)
         return {"sums": 0.1, "clicks": 180.0}
 
     def look_again(self) -> None:
@@ -68,14 +80,10 @@ class _Loads:
         return {"sums": Account(3, 3), "clicks": Account(1_200, 1_199)}
 
 
-class _Stack:
-    def rest_cron(self) -> None:
-        pass
-
-
 class _Stage:
-    stack = _Stack()
-    struck = 0
+    def __init__(self) -> None:
+        self.stack = _Stack()
+        self.struck = 0
 
     def kill(self, most: int) -> None:
         self.struck += most
@@ -84,8 +92,9 @@ class _Stage:
 def test_a_loss_is_told_and_ends_the_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the exit code, and the pattern that did not heal."""
+    """With the exit code, and the pattern that did not heal although cron swept."""
     stage = _Stage()
+    monkeypatch.setattr(command, "SWEPT_AFTER_S", 0.0)
     monkeypatch.setattr(chaos_loads, "AllLoads", _Loads)
     monkeypatch.setattr(command, "WRITE_S", 0.0)
     monkeypatch.setattr(command, "staged", lambda *given: contextlib.nullcontext(stage))
@@ -95,7 +104,7 @@ def test_a_loss_is_told_and_ends_the_rounds(
     told, said = capsys.readouterr()
     assert (code, stage.struck) == (1, 1)
     assert "clicks           1,200     1,199        0      1" in told
-    assert "over 10 s: clicks" in told
+    assert "over 0 s: clicks" in told
     assert told.endswith("seed 0: NOT EXACT\n")
     assert "killed worker: NOT exact after 180.0 s, clicks last" in said
 
