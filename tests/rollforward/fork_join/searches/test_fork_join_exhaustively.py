@@ -17,6 +17,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -52,6 +53,8 @@ FAULTS = [NONE, CRASH, FLUSH, TIME_OUT, DUPLICATE, UNHEARD, REPLY_LOST]
 NEEDS_SWEEP = {CRASH, UNHEARD}
 LATE = datetime.timedelta(seconds=20)
 LATER = datetime.timedelta(minutes=5)
+# Of an advisory lock: nothing may depend on it, so the search has none.
+NO_TURN = SimpleNamespace(show_progress=lambda: None)
 
 
 class Heap(ndb.Model):
@@ -88,7 +91,7 @@ def no_mutex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         fork_join_queue,
         "advisory_lock",
-        lambda *args, **options: contextlib.nullcontext(lambda: None),
+        lambda *args, **options: contextlib.nullcontext(NO_TURN),
     )
 
 

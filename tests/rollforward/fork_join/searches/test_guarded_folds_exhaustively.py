@@ -26,6 +26,7 @@ from tests.infra.model_checking.model_checker import (
 )
 from tests.infra.model_checking.stepwise import stepwise
 from tests.rollforward.fork_join.searches.test_fork_join_exhaustively import (
+    NO_TURN,
     NONE,
     Heap,
     heap,
@@ -58,7 +59,7 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         fork_join_queue,
         "advisory_lock",
-        lambda *args, **options: contextlib.nullcontext(lambda: None),
+        lambda *args, **options: contextlib.nullcontext(NO_TURN),
     )
     with stepwise():
         yield
