@@ -1,4 +1,4 @@
-"""Commits whose outcome is doubtful, and answers of the service that come late or in parts."""
+"""Commits whose outcome is doubtful, and answers of the service that come late."""
 
 from __future__ import annotations
 
@@ -13,22 +13,17 @@ from rollforward.counters import commits as counter_commits
 from rollforward.counters.entities import due_text
 from rollforward.counters.increments import increment_request
 from rollforward.counters.shard_maps import ShardMaps
-from rollforward.datastore import lookup
 from rollforward.runtime import naive_utc
 from rollforward.testing.injection import REPLY_LOST
-from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.counters.counts import (
-    HITS,
     LIKES,
     ONE_ROUND_TRIP,
     VOTES,
     WAYS,
     add,
-    another_process,
     total,
 )
-from tests.rollforward.counters.test_relocation import EXACT_HITS
 
 pytestmark = [WAYS, pytest.mark.fast]
 
@@ -99,29 +94,3 @@ def test_a_probe_without_an_answer_is_made_again(
     assert not unanswered
     assert world.plan.calls == (["Commit"] if way == ONE_ROUND_TRIP else ["Lookup", "Commit"])
     assert total(world, "a") == 3
-
-
-def test_a_count_that_moves_between_the_parts_of_a_lookup_is_not_read_as_none(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """E8: neither part finds it, where the service has no snapshots."""
-    add(world, "a", 5, counter=EXACT_HITS)
-    look_up, moves = lookup.look_up, [HITS]
-
-    def in_parts(client: Any, keys: Any, **options: Any) -> lookup.Lookup:
-        if not moves or len(keys) < 2:
-            return look_up(client, keys, **options)
-        counter, first = moves.pop(), look_up(client, keys[:1])
-        in_threads(lambda: move(counter))
-        return lookup.Lookup(
-            [*first.results, *look_up(client, keys[1:]).results], None, is_one_moment=False
-        )
-
-    def move(counter: Any) -> None:
-        add(world, "a", 0, counter=counter, clients=another_process(world))
-        world.settle()
-
-    monkeypatch.setattr(lookup, "look_up", in_parts)
-
-    assert total(world, "a", HITS) == 5
-    assert moves == []

@@ -43,6 +43,12 @@ def gathered_rows(world: World) -> dict[str, int]:
     return {key: count for (_, name, key), count in names if name not in BESIDE and key != "a2"}
 
 
+def move(world: World, counter: Counter) -> None:
+    """Let a process that keeps the counter in this way move its count there."""
+    add(world, "a", 0, counter=counter, clients=another_process(world))
+    world.settle()
+
+
 def test_a_counter_that_becomes_gathered_keeps_its_total(world: World) -> None:
     """E8: before its first fold, and after it; what other counters have stays where it is."""
     add(world, "a", 5, counter=EXACT_HITS)
@@ -139,14 +145,32 @@ def test_a_total_that_moves_while_it_is_read_is_read_again(
     def moving(client: Any, keys: Any, **options: Any) -> Any:
         answer = look_up(client, keys, **options)
         if moves:
-            in_threads(lambda: move(moves.pop(0)))
+            in_threads(lambda: move(world, moves.pop(0)))
         return answer
 
-    def move(counter: Counter) -> None:
-        add(world, "a", 0, counter=counter, clients=another_process(world))
-        world.settle()
-
     monkeypatch.setattr(lookup, "look_up", moving)
+
+    assert total(world, "a", HITS) == 5
+    assert moves == []
+
+
+def test_a_count_that_moves_between_the_parts_of_a_lookup_is_not_read_as_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E8: neither part finds it, where the service has no snapshots."""
+    add(world, "a", 5, counter=EXACT_HITS)
+    look_up, moves = lookup.look_up, [HITS]
+
+    def in_parts(client: Any, keys: Any, **options: Any) -> lookup.Lookup:
+        if not moves or len(keys) < 2:
+            return look_up(client, keys, **options)
+        counter, first = moves.pop(), look_up(client, keys[:1])
+        in_threads(lambda: move(world, counter))
+        return lookup.Lookup(
+            [*first.results, *look_up(client, keys[1:]).results], None, is_one_moment=False
+        )
+
+    monkeypatch.setattr(lookup, "look_up", in_parts)
 
     assert total(world, "a", HITS) == 5
     assert moves == []

@@ -34,6 +34,18 @@ def fail_from(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(leasing, "_commit", failing)
 
 
+def overtake(world: World, monkeypatch: pytest.MonkeyPatch, rival: Callable[[], Any]) -> None:
+    """Let another worker act once between the query and the read of the next lease."""
+    read = leasing.read_versions
+
+    def overtaken(client: Any, keys: Sequence[Any]) -> Any:
+        monkeypatch.setattr(leasing, "read_versions", read)
+        in_threads(_in_context(world, rival))
+        return read(client, keys)
+
+    monkeypatch.setattr(leasing, "read_versions", overtaken)
+
+
 def test_what_was_leased_before_an_error_is_its_callers(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,15 +91,8 @@ def test_an_item_that_is_leased_between_query_and_read_is_left_alone(
 ) -> None:
     """P2: the keys that a query found may be another worker's by the time that they are read."""
     add(world, "a")
-    read = leasing.read_versions
     rival_leases: list[Any] = []
-
-    def overtaken(client: Any, keys: Sequence[Any]) -> Any:
-        monkeypatch.setattr(leasing, "read_versions", read)
-        in_threads(_in_context(world, lambda: rival_leases.extend(lease(world))))
-        return read(client, keys)
-
-    monkeypatch.setattr(leasing, "read_versions", overtaken)
+    overtake(world, monkeypatch, lambda: rival_leases.extend(lease(world)))
 
     assert lease(world) == []
     assert payloads(rival_leases) == ["a"]
@@ -100,16 +105,8 @@ def test_a_partition_whose_head_another_worker_took_is_tried_once_more(
     for payload in "ab":
         LONE.add(world.clients, payload)
         world.clock.sleep(1)
-    read = leasing.read_versions
     rival_leases: list[Any] = []
-
-    def overtaken(client: Any, keys: Sequence[Any]) -> Any:
-        monkeypatch.setattr(leasing, "read_versions", read)
-        rival = lambda: rival_leases.extend(LONE.lease(world.clients, limit=1))  # noqa: E731
-        in_threads(_in_context(world, rival))
-        return read(client, keys)
-
-    monkeypatch.setattr(leasing, "read_versions", overtaken)
+    overtake(world, monkeypatch, lambda: rival_leases.extend(LONE.lease(world.clients, limit=1)))
 
     assert payloads(LONE.lease(world.clients, limit=1)) == ["b"]
     assert payloads(rival_leases) == ["a"]

@@ -53,8 +53,6 @@ FAULTS = [NONE, CRASH, FLUSH, TIME_OUT, DUPLICATE, UNHEARD, REPLY_LOST]
 NEEDS_SWEEP = {CRASH, UNHEARD}
 LATE = datetime.timedelta(seconds=20)
 LATER = datetime.timedelta(minutes=5)
-# Of an advisory lock: nothing may depend on it, so the search has none.
-NO_TURN = SimpleNamespace(show_progress=lambda: None)
 
 
 class Heap(ndb.Model):
@@ -86,13 +84,17 @@ def in_steps() -> Iterator[None]:
         yield
 
 
+def take_mutex_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let joiners of a key not wait for each other: nothing may depend on it."""
+    turn = SimpleNamespace(show_progress=lambda: None)
+    monkeypatch.setattr(
+        fork_join_queue, "advisory_lock", lambda *args, **options: contextlib.nullcontext(turn)
+    )
+
+
 @pytest.fixture
 def no_mutex(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        fork_join_queue,
-        "advisory_lock",
-        lambda *args, **options: contextlib.nullcontext(NO_TURN),
-    )
+    take_mutex_away(monkeypatch)
 
 
 # The search

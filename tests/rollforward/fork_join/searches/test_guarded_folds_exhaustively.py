@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -13,7 +12,6 @@ from google.cloud import ndb
 from rollforward.datastore import versions
 from rollforward.fork_join import Batch, fork_join
 from rollforward.fork_join import fold as fork_join_fold
-from rollforward.fork_join import queue as fork_join_queue
 from rollforward.runtime import Clients
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.model_checking.model_checker import (
@@ -26,11 +24,11 @@ from tests.infra.model_checking.model_checker import (
 )
 from tests.infra.model_checking.stepwise import stepwise
 from tests.rollforward.fork_join.searches.test_fork_join_exhaustively import (
-    NO_TURN,
     NONE,
     Heap,
     heap,
     searched,
+    take_mutex_away,
     walk,
     writers_of,
 )
@@ -56,11 +54,7 @@ if IS_EXHAUSTIVE:
 
 @pytest.fixture(autouse=True)
 def in_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(
-        fork_join_queue,
-        "advisory_lock",
-        lambda *args, **options: contextlib.nullcontext(NO_TURN),
-    )
+    take_mutex_away(monkeypatch)
     with stepwise():
         yield
 
