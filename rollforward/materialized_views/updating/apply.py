@@ -54,12 +54,11 @@ class Applier:
                 again each hour.
         """
         saved = RowId.read(args.unacked).created  # The row may be of a newer version.
-        rows = [RowUpdates(args.row, args.updates, saved)]
-        reads = ApplyReads.of(args.table, rows)
+        reads = ApplyReads.of(args.table, [RowUpdates(args.row, args.updates, saved)])
 
         def body() -> None:
             outbox.ack(args.unacked)
-            self._apply(clients, args.table, rows, reads, self.catalogs.any_copy(clients))
+            self._apply(clients, reads, self.catalogs.any_copy(clients))
 
         try:
             with advisory_lock(clients, f"views:apply:{args.table}:{args.row}"):
@@ -91,7 +90,7 @@ class Applier:
         def body(draw: int) -> None:
             for row in unacked:
                 outbox.ack(row)
-            self._apply(clients, table, rows, reads, any_catalog_key(group, draw))
+            self._apply(clients, reads, any_catalog_key(group, draw))
 
         transact_declared(
             clients,
@@ -109,33 +108,24 @@ class Applier:
         table, _, row = batch.key.partition(":")
         updates = [update.update for update in queued]
         saved = max(update.saved for update in queued)
-        rows = [RowUpdates(row, updates, saved)]
-        reads = ApplyReads.of(table, rows)
-        self._apply(clients, table, rows, reads, self.catalogs.any_copy(clients))
+        reads = ApplyReads.of(table, [RowUpdates(row, updates, saved)])
+        self._apply(clients, reads, self.catalogs.any_copy(clients))
 
-    def _apply(
-        self,
-        clients: Clients,
-        table: str,
-        rows: Sequence[RowUpdates],
-        reads: ApplyReads,
-        copy: Any,
-    ) -> None:
+    def _apply(self, clients: Clients, reads: ApplyReads, copy: Any) -> None:
         """Bring rows up to date, in the transaction that deletes the updates' own entities.
 
         Args:
             copy: The key of the catalog's copy to read.
         """
-        snapshots = read_for_apply(copy, reads)
+        table, snapshots = reads.table, read_for_apply(copy, reads)
         catalog = Catalog.of(next(iter(snapshots.values())).catalog)
         if catalog.is_gone(table):
             return  # It has been replaced, and its rows go.
-        view = self._known(clients, catalog, table, max(row.saved for row in rows))
+        view = self._known(clients, catalog, table, max(row.saved for row in reads.rows.values()))
         written: list[tuple[Any, ViewRow | None]] = []
-        for (key, newest), updates in zip(reads.newest.items(), rows, strict=True):
+        for key, updates in reads.rows.items():
             row = snapshots[key].row or empty_row(key)
-            args = Apply(table, updates.row, list(updates.updates), unacked="")
-            changed = fold(row, newest, snapshots[key], args)
+            changed = fold(row, reads.newest[key], snapshots[key])
             if changed:
                 row.applied = max(row.applied, updates.saved)
                 put_row(view, row, changed)

@@ -38,7 +38,6 @@ from rollforward.materialized_views.rows import (
     remove_entry,
 )
 from rollforward.materialized_views.updates import (
-    Apply,
     RowUpdates,
     Update,
     newest_of,
@@ -62,12 +61,16 @@ class ApplyReads:
     """The reads of an apply, beside the catalog.
 
     Attributes:
+        table: Its name.
+        rows: The updates of each row, by its key.
         newest: The last update of each source, by the key of its row.
         pairs: A row's key and a source, for each marker of a row.
         likely: The sources whose own markers are likely to be needed.
         keys: The keys of the rows, of the markers of rows, and of the markers of sources.
     """
 
+    table: str
+    rows: Mapping[Any, RowUpdates]
     newest: Mapping[Any, Mapping[str, Update]]
     pairs: Sequence[tuple[Any, str]]
     likely: Sequence[str]
@@ -76,12 +79,14 @@ class ApplyReads:
     @classmethod
     def of(cls, table: str, rows: Sequence[RowUpdates]) -> ApplyReads:
         """Return the reads for updates of some rows of a table."""
-        newest = {row_key(table, row.row): newest_of(row.updates) for row in rows}
+        by_key = {row_key(table, row.row): row for row in rows}
+        newest = {key: newest_of(row.updates) for key, row in by_key.items()}
         pairs = [(key, source) for key, by_source in newest.items() for source in by_source]
         likely = [*dict.fromkeys(name for key, name in pairs if newest[key][name].is_first)]
         markers = [row_marker_key(key, source) for key, source in pairs]
         source_markers = [marker_key(source_key(name)) for name in likely]
-        return cls(newest, pairs, likely, [*newest, *markers, *source_markers])
+        keys = [*newest, *markers, *source_markers]
+        return cls(table, by_key, newest, pairs, likely, keys)
 
 
 def read_for_apply(catalog: Any, reads: ApplyReads) -> dict[Any, ApplySnapshot]:
@@ -111,19 +116,20 @@ def read_for_apply(catalog: Any, reads: ApplyReads) -> dict[Any, ApplySnapshot]:
 
 
 def fold(
-    row: ViewRow, newest: Mapping[str, Update], read: ApplySnapshot, args: Apply
+    row: ViewRow, newest: Mapping[str, Update], read: ApplySnapshot
 ) -> dict[str, RowEntry | None]:
     """Bring a row up to date; return its new entry for each source that changed.
 
     Raises:
         BadContributionError: it would have more measures than a row can hold.
     """
+    table, _, name = row.key.id().partition(":")
     limit = max(MAX_SUMS, len(row.sums))
     changed: dict[str, RowEntry | None] = {}
     for source, update in newest.items():
         row_marker = read.row_markers[source]
         if row_marker is None:
-            entry = _from_source_marker(source, read.source_markers[source], args)
+            entry = _from_source_marker(source, read.source_markers[source], table, name)
             if entry is None:
                 continue
         elif _is_older(row_marker, update):
@@ -135,7 +141,7 @@ def fold(
             add_entry(row, entry)
         changed[source] = entry
     if len(row.sums) > limit:
-        many = f"row {args.row} of {args.table} would have {len(row.sums)} measures"
+        many = f"row {name} of {table} would have {len(row.sums)} measures"
         hint = "let its sources share names, or part it into rows"
         raise BadContributionError(f"{many}, at most {limit}: {hint}")
     return changed
@@ -152,7 +158,9 @@ def _from_update(update: Update) -> RowEntry | None:
     return RowEntry(update.source, update.sequence, update.measures)
 
 
-def _from_source_marker(source: str, marker: SourceMarker | None, args: Apply) -> RowEntry | None:
+def _from_source_marker(
+    source: str, marker: SourceMarker | None, table: str, row: str
+) -> RowEntry | None:
     """Return a source's entry for a row that has no marker of it.
 
     The source was never in this row, or has left it. Only the source's own marker can tell a new
@@ -160,7 +168,7 @@ def _from_source_marker(source: str, marker: SourceMarker | None, args: Apply) -
     """
     if marker is None:
         return None
-    stored = marker.contributions.get(args.table, {}).get(args.row)
+    stored = marker.contributions.get(table, {}).get(row)
     return RowEntry(source, stored[0], stored[1]) if stored else None
 
 

@@ -103,9 +103,8 @@ class TableFolder:
         with FoldTurns.of(clients).take(clients, args.table, answer) as is_my_turn:
             if not is_my_turn:
                 return
-            name, wait_s = f"views:fold:{args.table}", MAX_FOLD_S
-            lock = advisory_lock(clients, name, wait_s=wait_s, max_wait_s=LOCK_WAIT_S)
-            with lock as turn:
+            name = f"views:fold:{args.table}"
+            with advisory_lock(clients, name, max_wait_s=LOCK_WAIT_S) as turn:
                 answer()
                 if turn.is_beside:  # Both would apply the same updates, and one of them in vain.
                     comes = clients.clock.now() + datetime.timedelta(seconds=COMES_AGAIN_S)
