@@ -123,13 +123,12 @@ def fold(
     Raises:
         BadContributionError: it would have more measures than a row can hold.
     """
-    table, _, name = row.key.id().partition(":")
     limit = max(MAX_SUMS, len(row.sums))
     changed: dict[str, RowEntry | None] = {}
     for source, update in newest.items():
         row_marker = read.row_markers[source]
         if row_marker is None:
-            entry = _from_source_marker(source, read.source_markers[source], table, name)
+            entry = _from_source_marker(update, read.source_markers[source], row.key)
             if entry is None:
                 continue
         elif _is_older(row_marker, update):
@@ -141,6 +140,7 @@ def fold(
             add_entry(row, entry)
         changed[source] = entry
     if len(row.sums) > limit:
+        table, _, name = row.key.id().partition(":")
         many = f"row {name} of {table} would have {len(row.sums)} measures"
         hint = "let its sources share names, or part it into rows"
         raise BadContributionError(f"{many}, at most {limit}: {hint}")
@@ -158,9 +158,7 @@ def _from_update(update: Update) -> RowEntry | None:
     return RowEntry(update.source, update.sequence, update.measures)
 
 
-def _from_source_marker(
-    source: str, marker: SourceMarker | None, table: str, row: str
-) -> RowEntry | None:
+def _from_source_marker(update: Update, marker: SourceMarker | None, row: Any) -> RowEntry | None:
     """Return a source's entry for a row that has no marker of it.
 
     The source was never in this row, or has left it. Only the source's own marker can tell a new
@@ -168,8 +166,9 @@ def _from_source_marker(
     """
     if marker is None:
         return None
-    stored = marker.contributions.get(table, {}).get(row)
-    return RowEntry(source, stored[0], stored[1]) if stored else None
+    table, _, name = row.id().partition(":")
+    stored = marker.contributions.get(table, {}).get(name)
+    return RowEntry(update.source, stored[0], stored[1]) if stored else None
 
 
 def put_row(view: type[View], row: ViewRow, changed: Mapping[str, RowEntry | None]) -> None:

@@ -21,7 +21,7 @@ from rollforward.fork_join.fold import _fold_here
 from rollforward.materialized_views import Apply, ViewGroup
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
 from rollforward.materialized_views.rows import RowEntry
-from rollforward.materialized_views.updates import RowUpdates
+from rollforward.materialized_views.updates import RowUpdates, Update
 from rollforward.materialized_views.updating import fold, table_fold
 from rollforward.materialized_views.updating.table_fold import WaitingUpdates
 from rollforward.outbox.entities import OutboxTask, outbox_key
@@ -409,10 +409,11 @@ def sources_of(memory: Memory, view: Any) -> list[tuple[str, Any]]:
 # The search bites
 
 
-def believe_the_task(source: str, marker: SourceMarker | None, args: Apply) -> RowEntry | None:
+def believe_the_task(update: Update, marker: SourceMarker | None, row: Any) -> RowEntry | None:
     """Believe a task about a row that knows nothing of its source: what must not be done."""
-    update = next(update for update in args.updates if update.source == source)
-    return None if update.measures is None else RowEntry(source, update.sequence, update.measures)
+    if update.measures is None:
+        return None
+    return RowEntry(update.source, update.sequence, update.measures)
 
 
 def keep_the_first(part: Sequence[WaitingUpdates]) -> list[RowUpdates]:
