@@ -92,19 +92,31 @@ class TokenVerifier:
             raise BadTokenError(str(error).partition(":")[0][:100]) from error
 
     def _certs_for(self, key_id: str) -> Mapping[str, str]:
+        certs = self._fresh_certs()
+        if key_id in certs:  # Before the lock, which a fetch for a stranger's key holds meanwhile.
+            return certs
         with self._lock:
-            now_s = time.monotonic()
-            is_fresh = bool(self._certs) and now_s - self._fetched_at <= CERTS_TTL_S
-            if is_fresh and key_id in self._certs:
-                return self._certs
-            pause_s = MIN_BETWEEN_FETCHES_S if is_fresh else MIN_AFTER_FAILURE_S
+            certs, now_s = self._fresh_certs(), time.monotonic()
+            if key_id in certs:
+                return certs
+            pause_s = MIN_BETWEEN_FETCHES_S if certs else MIN_AFTER_FAILURE_S
             if now_s - self._tried_at > pause_s:
-                self._tried_at = now_s
-                self._certs = self._fetch()
-                self._fetched_at = time.monotonic()
-            elif not is_fresh:
+                self._fetch_and_keep()
+            elif not certs:
                 raise CertsUnavailableError("they could not be fetched a moment ago")
             return self._certs
+
+    def _fresh_certs(self) -> Mapping[str, str]:
+        is_fresh = time.monotonic() - self._fetched_at <= CERTS_TTL_S
+        return self._certs if is_fresh else {}
+
+    def _fetch_and_keep(self) -> None:
+        try:
+            self._certs = self._fetch()
+            self._fetched_at = time.monotonic()
+        finally:
+            # Its end counts: each of those who waited for one that hung would try it again.
+            self._tried_at = time.monotonic()
 
     def _fetch(self) -> Mapping[str, str]:
         try:

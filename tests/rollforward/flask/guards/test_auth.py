@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,6 +204,28 @@ CHANGES: dict[str, Claims] = {
 def test_a_token_that_is_off_in_one_thing_is_refused(world: World, changes: Claims) -> None:
     """S4, S5, S6: one claim, header or signature that is wrong, and nobody gets in."""
     assert status_with(world, f"Bearer {token(world, **changes)}") == 403
+
+
+def operators_app(world: World) -> Flask:
+    """Return an app whose metrics may be read by an account that is named."""
+    reading = {"metrics_accounts": (ACCOUNT,), "metrics_audience": BASE_URL}
+    return app_with(world, settings=replace(on_app_engine(world), **reading))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/control/runs"])
+def test_an_account_that_is_named_reads_what_is_for_operators(world: World, path: str) -> None:
+    """The tokens of the next test are refused for what was changed in them."""
+    headers = {"Authorization": f"Bearer {token(world)}"}
+
+    assert answer_to(operators_app(world), path, "GET", headers=headers)[0] == 200
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_a_token_that_is_off_in_one_thing_reads_nothing(world: World, changes: Claims) -> None:
+    """S4, S5, S6: what is for operators has a comparison of its own, which is as strict."""
+    headers = {"Authorization": f"Bearer {token(world, **changes)}"}
+
+    assert answer_to(operators_app(world), "/metrics", "GET", headers=headers)[0] == 403
 
 
 def test_a_token_changed_after_it_was_signed_is_refused(world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -41,6 +41,7 @@ class CertServer:
         self.fetches = 0
         self.status = 200
         self.body: bytes | None = None
+        self.on_fetch: Callable[[], object] = bool  # Called before the answer.
         self.url = ""
 
 
@@ -57,6 +58,7 @@ def certs(issuers: list[TokenIssuer]) -> Iterator[CertServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             certs.fetches += 1
+            certs.on_fetch()
             published = {key: pem for i in certs.issuers for key, pem in i.certs().items()}
             body = json.dumps(published).encode() if certs.body is None else certs.body
             self.send_response(certs.status)
@@ -163,6 +165,52 @@ def test_without_certificates_nobody_can_tell(
     certs.status, certs.body = 200, None
     clock.now_s += oidc.MIN_AFTER_FAILURE_S + 0.1
     verify(verifier, issuers[0])
+
+
+def test_those_who_waited_for_a_fetch_that_hung_do_not_try_it_themselves(
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    """One behind the other they would hold all threads; they are told to come again, at once."""
+
+    def hang() -> None:
+        clock.now_s += oidc.FETCH_TIMEOUT_S
+
+    certs.status, certs.on_fetch = 500, hang
+    refuse(verifier, issuers[0], CertsUnavailableError)
+    assert certs.fetches == 1
+
+    certs.status = 200
+    clock.now_s += oidc.MIN_AFTER_FAILURE_S + 0.1
+    verify(verifier, issuers[0])
+
+
+def test_a_fetch_for_a_strangers_key_holds_up_no_known_one(
+    certs: CertServer,
+    verifier: TokenVerifier,
+    issuers: list[TokenIssuer],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The certificates' server hangs while it is asked for a key that it may have by now."""
+    monkeypatch.setattr(oidc, "FETCH_TIMEOUT_S", 60)
+    verify(verifier, issuers[0])
+    clock.now_s += oidc.MIN_BETWEEN_FETCHES_S + 1
+    has_begun, may_end = threading.Event(), threading.Event()
+    certs.on_fetch = lambda: (has_begun.set(), may_end.wait(60))
+    stranger = threading.Thread(target=refuse, args=(verifier, issuers[1], BadTokenError))
+    stranger.start()
+    assert has_begun.wait(60)
+
+    known = threading.Thread(target=verify, args=(verifier, issuers[0]))
+    known.start()
+    known.join(20)
+    is_held_up = known.is_alive()
+    may_end.set()
+    for thread in (known, stranger):
+        thread.join()
+
+    assert not is_held_up
+    assert certs.fetches == 2
 
 
 def test_a_failed_fetch_for_a_strangers_key_costs_the_known_keys_nothing(
