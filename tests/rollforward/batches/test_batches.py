@@ -96,12 +96,12 @@ def test_members_are_added_while_it_runs(world: World) -> None:
 
 
 def test_a_running_member_adds_members_to_a_sealed_batch(world: World) -> None:
-    """F2: the batch waits for them, since it waits for the member that adds them."""
-    run(world, NOTES, "adds-one", "a", seal=True)
+    """F2: the batch waits for them, since it waits for the members that add them: two, beside."""
+    run(world, NOTES, "adds-one", "a", "adds-two", seal=True)
 
     with world.context():
-        assert told(NOTES, "b")[0]["done"] == 3
-    assert RAN["b/added by adds-one"] == 1
+        assert told(NOTES, "b")[0]["done"] == 5
+    assert [RAN[f"b/added by adds-{which}"] for which in ("one", "two")] == [1, 1]
     assert callbacks(world) == {"notes:b:1": 1}
 
 
@@ -204,13 +204,15 @@ def test_what_was_cancelled_is_run_again_with_what_failed(world: World) -> None:
 
 
 def test_done_at_n_completes_at_n(world: World) -> None:
-    """F1: sealed or not; with fewer it fails when all have ended."""
+    """F1: sealed or not; with fewer it fails when all have ended, also when none has failed."""
     run(world, TWO, "a", "c")
     run(world, TWO, "a", "bad", batch_id="short", seal=True)
+    run(world, TWO, "a", batch_id="few", seal=True)
 
     with world.context():
         assert told(TWO, "b")[0]["outcome"] == "succeeded"
         assert told(TWO, "short")[0]["outcome"] == "failed"
+        assert [(call["outcome"], call["failed"]) for call in told(TWO, "few")] == [("failed", 0)]
         assert TWO.run_again(world.clients, "b") == 0
 
 

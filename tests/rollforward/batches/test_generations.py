@@ -8,7 +8,15 @@ from rollforward.batches.adding import populate
 from rollforward.batches.completion import End, end_members
 from rollforward.batches.entities import pages_within
 from tests.infra.world import World
-from tests.rollforward.batches.harness import BEST, NOTES, RAN, deliver_all, notes, told
+from tests.rollforward.batches.harness import (
+    BEST,
+    NOTES,
+    RAN,
+    deliver_all,
+    notes,
+    outcomes,
+    told,
+)
 
 
 def test_a_late_end_of_a_cancelled_generation_counts_no_more(world: World) -> None:
@@ -46,6 +54,25 @@ def test_a_late_delivery_of_a_cancelled_generation_does_not_run(world: World) ->
 
     assert world.deliver(created[1]) == 204
     assert RAN == {"b/a": 1, "b/b": 1}
+
+
+def test_a_member_that_runs_again_is_no_failure_meanwhile(world: World) -> None:
+    """F6: it waits; when it fails once more it is one again, with its error."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a", "bad1", "bad2"), seal=True)
+    seen = []
+    for generation in (1, 2):
+        world.settle()
+        with world.context():
+            failed = [member.error for member in NOTES.failures("b")]
+            seen.append((outcomes(NOTES, "b"), failed))
+            if generation == 1:
+                NOTES.run_again(world.clients, "b")
+                meanwhile = (outcomes(NOTES, "b"), list(NOTES.failures("b")))
+
+    rejected = [f"Reject: {label} is rejected" for label in ("bad1", "bad2")]
+    assert seen == [(["done", "failed", "failed"], rejected)] * 2
+    assert meanwhile == (["done", "waiting", "waiting"], [])
 
 
 def test_each_generation_has_a_walk_of_its_own(

@@ -192,6 +192,21 @@ def test_another_call_with_a_used_idempotency_key_counts_nothing(
     assert [total(world, key, counter) for key in "abc"] == [1, 0, 3]
 
 
+@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.mode)
+def test_a_call_is_known_in_whatever_order_its_counters_stand(
+    world: World, counter: Counter
+) -> None:
+    """E1: a set or a dict that another process filled has an order of its own."""
+    with world.clients.context():
+        for deltas in ({"a": 1, "b": 2, "c": 3}, {"c": 3, "a": 1, "b": 2}):
+            counted = counter.increment_many(world.clients, deltas, idempotency_key="r")
+        counter.flush(world.clients)
+    world.settle()
+
+    assert counted.is_duplicate
+    assert [total(world, key, counter) for key in "abc"] == [1, 2, 3]
+
+
 def test_many_counters_whose_key_cannot_be_claimed_count_nothing(world: World) -> None:
     """E1: otherwise one key could belong to two different calls."""
     world.plan.reset(more=dict.fromkeys(range(MAX_CLAIMS), ERROR))

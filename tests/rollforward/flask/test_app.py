@@ -83,16 +83,27 @@ def test_the_demos_have_all_their_queues(world: World, no_recovery: list[Registr
 # Mounted on an app of one's own
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize(
     "path", ["/buy", "/api/buy", "/tasks/new", "/cron/new", "/metrics-of-mine", "/metrics/mine"]
 )
-def test_forms_of_an_own_app_need_a_token_wherever_they_are(world: World, path: str) -> None:
-    """S14: only our own endpoints, which prove their caller, go without."""
+def test_forms_of_an_own_app_need_a_token_wherever_they_are(
+    world: World, path: str, method: str
+) -> None:
+    """S19: only our own endpoints, which prove their caller, go without; no method does."""
+    bought: list[str] = []
+
+    def buy() -> str:
+        bought.append(path)
+        return "bought"
+
     app = Flask("shop")
-    app.post(path)(lambda: "bought")
+    app.add_url_rule(path, view_func=buy, methods=[method])
     endpoints.mount(app, world.settings, world.clients, Registry())
 
-    assert app.test_client().post(path, base_url="http://localhost").status_code == 403
+    answer = app.test_client().open(path, method=method, base_url="http://localhost")
+
+    assert (answer.status_code, bought) == (403, [])
 
 
 def test_an_api_that_an_app_names_goes_without_a_token(world: World) -> None:

@@ -176,6 +176,13 @@ def test_a_token_that_is_none_takes_nobodys_turn(browser: Browser, updates: str)
     assert browser.get(updates).json["again_ms"] <= before + 1000 / ASKED_PER_S
 
 
+def test_a_lone_page_asks_again_after_a_while(browser: Browser, updates: str) -> None:
+    """Nobody else asks, and it would ask without a pause, all the time."""
+    again_ms = browser.get(updates).json["again_ms"]
+
+    assert FAST_MS <= again_ms < FAST_MS + 1000 / ASKED_PER_S
+
+
 def test_one_stream_says_which_of_several_pages_changed(
     browser: Browser, listener: Browser, world: World, updates: str
 ) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.pull_queues import Lease, PullQueue
-from rollforward.pull_queues.entities import PullItem, items_of
+from rollforward.pull_queues.entities import PullItem, item_key, items_of, ready_at, tag_group
+from rollforward.runtime import naive_utc
 from tests.infra.world import World
 
 WORK = PullQueue("work", max_deliveries=3, partitions=4)
@@ -33,6 +34,20 @@ def payloads(leases: Sequence[Lease]) -> list[str]:
 
 def waiting() -> int:
     return len(items_of("work").fetch(keys_only=True))
+
+
+def put_items(world: World, queue: PullQueue, partition: int, used_up: int, good: int) -> None:
+    """Store items of a partition: those whose deliveries are used up come first."""
+    now_utc, group = naive_utc(world.clock.now()), tag_group(queue.name, "t")
+    rows = []
+    for number in range(used_up + good):
+        at = now_utc - datetime.timedelta(seconds=100 - number)
+        key = item_key(queue.name, f"{partition}-{number:02d}")
+        row = PullItem(key=key, payload="work", tag="t", added_at=at)
+        row.deliveries = int(number < used_up)
+        row.ready, row.tagged = ready_at(queue.name, partition, at), ready_at(group, partition, at)
+        rows.append(row)
+    ndb.put_multi(rows)
 
 
 @contextmanager

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import pytest
-from google.cloud import ndb
 
 from rollforward.pull_queues import OLDEST, PullQueue
-from rollforward.pull_queues.entities import PullItem, item_key, ready_at, tag_group
 from rollforward.pull_queues.pattern import PullQueues
-from rollforward.runtime import naive_utc
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
-from tests.rollforward.pull_queues.harness import WORK, add, lease, waiting
+from tests.rollforward.pull_queues.harness import WORK, add, lease, put_items, waiting
 
 
 def test_an_item_that_nobody_can_do_becomes_a_dead_letter(world: World) -> None:
@@ -52,20 +48,6 @@ def test_what_nobody_can_do_hides_nothing(world: World, used_up: int, tag: Any) 
     assert [len(leased) for leased in leases] == [1, 1, 1, 1, 1, 0]
     assert len({leased.id for some in leases for leased in some}) == 5
     assert len(one.dead_letters()) == used_up
-
-
-def put_items(world: World, queue: PullQueue, partition: int, used_up: int, good: int) -> None:
-    """Store items of a partition: those whose deliveries are used up come first."""
-    now_utc, group = naive_utc(world.clock.now()), tag_group(queue.name, "t")
-    rows = []
-    for number in range(used_up + good):
-        at = now_utc - datetime.timedelta(seconds=100 - number)
-        key = item_key(queue.name, f"{partition}-{number:02d}")
-        row = PullItem(key=key, payload="work", tag="t", added_at=at)
-        row.deliveries = int(number < used_up)
-        row.ready, row.tagged = ready_at(queue.name, partition, at), ready_at(group, partition, at)
-        rows.append(row)
-    ndb.put_multi(rows)
 
 
 @pytest.mark.parametrize("tag", [None, "t", OLDEST])

@@ -13,7 +13,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.pull_queues import OLDEST, PullQueue, leasing
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
-from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads
+from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads, put_items
 
 ONE = PullQueue("one", max_deliveries=1, partitions=1)
 TWO = PullQueue("two", partitions=2)
@@ -84,6 +84,18 @@ def test_a_partition_where_another_worker_was_faster_is_tried_once_more(
 
     assert payloads(ONE.lease(world.clients)) == ["a"]
     assert answers == []
+
+
+@pytest.mark.parametrize("tag", [None, "t", OLDEST])
+@pytest.mark.parametrize("partition", [0, 1])
+def test_no_partition_comes_before_the_others(world: World, tag: Any, partition: int) -> None:
+    """P3: an item of either is leased soon, though the other one always has more."""
+    put_items(world, TWO, 1 - partition, used_up=0, good=40)
+    put_items(world, TWO, partition, used_up=0, good=1)
+
+    leased = (TWO.lease(world.clients, tag=tag)[0].id for _ in range(40))
+
+    assert any(id_.startswith(f"{partition}-") for id_ in leased)
 
 
 def test_an_item_that_is_leased_between_query_and_read_is_left_alone(

@@ -152,6 +152,24 @@ def test_two_functions_of_one_name_share_no_result(world: World) -> None:
         assert top_authors.read(world.clients, "python").state == "misses"
 
 
+def test_functions_of_one_name_in_two_modules_share_no_result(world: World) -> None:
+    """J1: both are `top`, and both chose the name "top"."""
+
+    def top_of(module: str) -> CachedQuery[[], str]:
+        def top(clients: Clients) -> str:
+            return f"top of {module}"
+
+        top.__module__ = module
+        return cached("top", ttl_s=60)(top)
+
+    queries = [top_of(module) for module in ("posts", "authors")]
+    with world.context():
+        for state in ("misses", "hits"):
+            readings = [query.read(world.clients) for query in queries]
+            assert [reading.value for reading in readings] == ["top of posts", "top of authors"]
+            assert {reading.state for reading in readings} == {state}
+
+
 def test_two_databases_share_nothing(world: World, services: Services) -> None:
     """J1: the same query over another namespace is another result."""
     room, elsewhere = Newsroom(), World(services)
