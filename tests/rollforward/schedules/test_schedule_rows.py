@@ -43,6 +43,10 @@ def put(world: World, row_id: str = "u1", tag: str = "u1", *, rule: str = EVERY_
     USERS.put(world.clients, row_id, rule, greet_user.bind(tag))
 
 
+def greet_body(tag: str) -> str:
+    return greet_user.message(greet_user.bind(tag)).body.decode()
+
+
 def row_of(row_id: str = "u1", name: str = "users") -> ScheduleRow:
     row = row_key(name, row_id).get(use_cache=False)
     assert isinstance(row, ScheduleRow)
@@ -73,6 +77,22 @@ def test_another_zone_is_another_schedule(world: World) -> None:
 
         assert (after.tz, after.next_at.hour) == ("Asia/Tokyo", 0)
         assert after.revision != before.revision
+
+
+@one_emulator
+def test_other_arguments_are_another_schedule(world: World) -> None:
+    """T3: at the same times, and without a change of any other schedule."""
+    with world.context():
+        put(world)
+        put(world, "u2")
+        before, other = row_of(), row_of("u2")
+        put(world, tag="u1 again")
+        after = row_of()
+
+        assert (before.body, after.body) == (other.body, greet_body("u1 again"))
+        assert after.next_at == before.next_at
+        assert after.revision != before.revision
+        assert row_of("u2") == other
 
 
 @one_emulator
@@ -218,6 +238,8 @@ def test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred() -> N
 BUGS = (
     Bug(ticks, "put_row", "(row.cron, row.tz, row.body) == (cron, tz, body)",
         "(row.cron, row.body) == (cron, body)", test_another_zone_is_another_schedule),
+    Bug(ticks, "put_row", "(row.cron, row.tz, row.body) == (cron, tz, body)",
+        "(row.cron, row.tz) == (cron, tz)", test_other_arguments_are_another_schedule),
     Bug(sweeps, "_write_rows", "(row.cron, row.tz) != (schedule.cron, schedule.tz)",
         "row.cron != schedule.cron", test_the_sweep_sees_that_the_code_has_another_zone),
     Bug(ticks, "put_row", "row.recent if row is not None else None", "None",

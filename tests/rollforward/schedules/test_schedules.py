@@ -150,7 +150,7 @@ def test_users_have_schedules_of_their_own(services: Services) -> None:
         pass_time(world, 600)
         assert sorted(ran.tag for ran in TickRun.query().fetch()) == ["u1", "u2"]
         transact(lambda: USERS.remove("u1"))
-        USERS.put(clients, "u2", "*/10 * * * *", greet_user.bind("u2 again"))
+        USERS.put(clients, "u2", "*/10 * * * *", greet_user.bind("u2 again"), tz="Asia/Tokyo")
         pass_time(world, 600)
         assert sorted(ran.tag for ran in TickRun.query().fetch()) == ["u1", "u2", "u2 again"]
 

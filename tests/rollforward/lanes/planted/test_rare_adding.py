@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.datastore import transact
-from rollforward.lanes import Lane, hints, reading
+from rollforward.lanes import Lane, adding, hints, reading
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows.entities import LaneTask
 from rollforward.lanes.runs import lookups
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.operations import replay_dead_task
@@ -44,6 +46,30 @@ def test_a_task_that_has_run_before_its_commit_is_made_again_runs_once(
     assert len(DESK.written) == 1
     world.settle()
     assert sorted(DESK.of("ada")) == ["0", "1", "2"]
+
+
+def test_a_task_without_an_order_whose_lost_commit_lands_late_runs_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K2: behind the attempt after it, in each key: both write the same rows."""
+    rows: list[LaneTask] = []
+    row_of = adding._row
+
+    def note(*args: Any) -> LaneTask:
+        rows.append(row_of(*args))
+        return rows[-1]
+
+    def body() -> None:
+        for person in ("ada", "bob"):
+            outbox.enqueue(world.clients, write, write.bind(person, "0"), lane=SHARED(person))
+
+    monkeypatch.setattr(adding, "_row", note)
+    world.plan.break_next("Commit", "error:UNAVAILABLE")
+    transact(body, sleep=lambda seconds: world.clock.sleep(1))
+    assert len(rows) == 4
+    ndb.put_multi(rows[:2])
+    world.settle()
+    assert (DESK.of("ada"), DESK.of("bob")) == (["0"], ["0"])
 
 
 def expiries() -> list[str | None]:

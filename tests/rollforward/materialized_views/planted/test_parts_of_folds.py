@@ -17,6 +17,7 @@ from rollforward.materialized_views import reader
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, marker_key
 from rollforward.materialized_views.maintenance import audit, catch_up
 from rollforward.materialized_views.updating import table_fold
+from rollforward.materialized_views.updating.contribute import Contributor
 from rollforward.materialized_views.updating.hints import Place
 from rollforward.materialized_views.updating.markers import MarkerUpdate
 from rollforward.materialized_views.updating.pacing import TablePace
@@ -221,6 +222,26 @@ def test_a_source_that_comes_back_begins_above_its_earlier_life() -> None:
         change.set_contributions(rows, retained=[], is_gone=lambda table: False)
         assert [update.sequence for _, update in change.updates()] == sequences
         assert change.after[TABLE]["n"] == [*(sequences or [4]), {"grade": value}]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_source_forgets_a_table_that_was_replaced_and_no_other(is_deleted: bool) -> None:
+    """C5: else its marker grows with each rebuild, until it can hold no more."""
+    source, gone, of_another_version = ndb.Key("Student", "s1"), "by_school.3.0", "by_city.4.1"
+    tables = (gone, TABLE, of_another_version)
+    marker = SourceMarker(
+        key=marker_key(source), sequence=5, contributions={name: {"n": [4, {}]} for name in tables}
+    )
+    catalog: Any = SimpleNamespace(is_gone=lambda table: table == gone)
+    contributed: dict[str, Any] = {TABLE: {} if is_deleted else {"n": {}}}
+    anything: Any = None
+    contributor = Contributor(anything, anything, anything)
+    machine: Any = Machine()
+    change = contributor._plan(machine, catalog, source, contributed, marker, is_deleted=is_deleted)
+
+    assert {*change.after} == (set() if is_deleted else {TABLE, of_another_version})
+    left = {table for (table, _), _ in change.updates()}
+    assert left == ({TABLE, of_another_version} if is_deleted else set())
 
 
 @pytest.mark.parametrize("held", [None, 4, 5, 6])

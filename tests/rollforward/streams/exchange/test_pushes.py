@@ -39,3 +39,14 @@ def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since()
 
     assert desk.status().sources["in"].records == 1 + REMEMBERED_COMMITS
     assert windows(desk) == [[0, 1 + REMEMBERED_COMMITS]]
+
+
+def test_the_row_of_a_source_does_not_grow_with_its_pushes() -> None:
+    """B: it remembers its last commits and no others, so that it can always be written."""
+    desk = tally()
+    counts = range(1, 2 * REMEMBERED_COMMITS)
+
+    rows = [desk.push(Came(f"{number}", "a", 1)).row.body for number in counts]
+
+    assert [len(row.last) for row in rows] == [min(n, REMEMBERED_COMMITS) for n in counts]
+    assert [earlier.last[-1] for earlier in rows[-REMEMBERED_COMMITS:]] == list(rows[-1].last)

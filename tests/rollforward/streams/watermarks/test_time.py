@@ -111,6 +111,19 @@ def test_ids_are_known_for_their_horizon_after_the_last_of_their_row_by_whatever
     assert windows(desk) == [[0, 2]]
 
 
+def test_an_id_is_known_for_its_horizon_although_the_first_of_its_row_is_older() -> None:
+    """G6: ids that came later into a row make all of it known for longer."""
+    desk = tally(dedup=timedelta(minutes=10))
+    for id_ in "12":
+        desk.push(Came(id_, "a", 1), watermark=1)
+        desk.do(desk.worker("tally"))
+        desk.wait(400)
+    desk.push(Came("2", "a", 1), watermark=FOREVER)
+    desk.run()
+
+    assert windows(desk) == [[0, 2]]
+
+
 def test_records_of_years_ago_and_of_tomorrow_make_no_other_late() -> None:
     """E: the watermark follows records and no clock, but not into the future."""
     desk = Desk(Pipeline("tally", Tally, Written, intervals=1))
