@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.flows.errors import BadStepError, LeasedError, Unwinding
+from rollforward.flows.errors import BadStepError, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import values
 from rollforward.flows.rows.entities import UNDOING, FlowRun
 from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
@@ -100,6 +100,8 @@ def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepReco
             return begun
         if begun is None:
             _check_begun(row, call)
+        else:
+            _check_pause(attempt, begun)
         if not call.is_undo:  # The room beyond is theirs.
             row.check_room()
         claimed = begun or record
@@ -123,6 +125,8 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         committed = row.step(call.name)
         if committed is not None and committed.has_ended:
             return committed
+        if committed is not None:
+            _check_pause(attempt, committed)
         _check_wanted(row, call)
         if not call.is_undo:
             row.check_room()
@@ -217,6 +221,16 @@ def _check_wanted(row: FlowRun, call: StepCall) -> None:
     """
     if call.kind == "commit":
         _check_begun(row, call)
+
+
+def _check_pause(attempt: FlowAttempt, record: StepRecord) -> None:
+    """Check that a step does not pause: another delivery may have written that since it was read.
+
+    Raises:
+        Suspended: it does, and the other delivery has seen to its wake.
+    """
+    if record.until > attempt.now_s():
+        raise Suspended
 
 
 def _check_begun(row: FlowRun, call: StepCall) -> None:

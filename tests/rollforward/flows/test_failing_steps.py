@@ -10,10 +10,11 @@ import pytest
 
 from rollforward.flows import RetryPolicy, Steps
 from rollforward.flows.reading import FlowState
-from rollforward.tasks.errors import Unavailable
+from rollforward.tasks.errors import Retry, Unavailable
 from rollforward.testing.injection import CRASH_BEFORE
+from rollforward.testing.world import in_threads
 from tests.infra.world import World
-from tests.rollforward.flows.probe import CODE, ID, probe, settle
+from tests.rollforward.flows.probe import CODE, ID, probe, run, settle
 from tests.rollforward.tasks.reminders import one_emulator
 
 pytestmark = pytest.mark.fast
@@ -133,3 +134,34 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     RetryPolicy(attempts=1, first_s=0.0, factor=1.0, longest_s=0.0)
     with pytest.raises(ValueError, match="must be"):
         RetryPolicy(**wrong)
+
+
+@one_emulator
+@pytest.mark.parametrize("kind", ["commit", "outside"])
+def test_a_step_that_pauses_is_not_called_by_a_delivery_that_has_read_the_flow_before(
+    world: World, kind: str
+) -> None:
+    """W3: the pause is for how long a service has asked, as by Retry-After.
+
+    Had the function of the commit kind its effect, its outcome would have ended before.
+    """
+    others: list[str] = []
+    times: list[float] = []
+
+    def busy() -> None:
+        times.append(world.clock.time_s)
+        if len(times) == 1:
+            raise Retry("busy", after_s=20)
+
+    def code(step: Steps) -> None:
+        if not others:
+            others.append("inner")
+            attempt = world.current
+            in_threads(lambda: world.answer(attempt))
+        getattr(step, kind)("busy", busy)
+
+    state = run(world, code)
+    assert state.state == "succeeded"
+    assert state.steps["busy"].ended - times[0] >= 20
+    # The function of a commit may run in vain, as any transaction's body.
+    assert kind == "commit" or len(times) == 2
