@@ -54,6 +54,10 @@ class FaultLine:
         self._faults = dict(faults)
         self.calls, self.trace, self.made, self.met = 0, [], set(), []
 
+    def has_met(self, fault: str) -> bool:
+        """Return whether a fault of a kind has fired."""
+        return any(kind.partition(":")[0] == fault for kind, _ in self.met)
+
     def is_over(self) -> bool:
         """Return whether no fault is to come."""
         return all(at < self.calls for at in self._faults)

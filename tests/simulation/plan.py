@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tests.simulation.faults import Fault, drawn
-from tests.simulation.services.smtp import LOST_AFTER, LOST_BEFORE, NEVER, NOW_NOT, SLOW
+from tests.simulation.services import payments, smtp
+from tests.simulation.services.moods import Moods, MoodsOfOrders
 from tests.simulation.shop.app import API
 from tests.simulation.shop.totals import PARTS
 from tests.simulation.world import BEGIN_S, PROCESSES
@@ -23,13 +24,18 @@ APART = ("audit", "look")  # No part of an order.
 WHOLE_OF, DEPLOYED_OF, LATE_OF = 8, 3, 2
 # About how many remote calls there are in each part, at which faults are drawn, and after the end.
 CALLS, LATE_CALLS = 120, 100
-CALLS_OF = {"audit": 60, "flow": 70, "look": 10, "mail": 110, "pack": 50, "pick": 50, "revenue": 30}
+CALLS_OF = {"audit": 60, "flow": 90, "look": 10, "mail": 110, "pack": 50, "pick": 50, "revenue": 30}
 CALLS_OF |= {"ship": 60, "stream": 120}
 
 PAUSES_S = (0.0, 0.0, 1.0, 4.0, 12.0)
-# One order in so many finds the mail relay in a mood, or in two, one after the other.
+# One order in so many finds a service in a mood, or in two, one after the other.
 MOODY_OF, MOST_MOODS = 3, 2
-MOODS = (*NOW_NOT, *NEVER, LOST_BEFORE, LOST_AFTER, f"{SLOW}:3", f"{SLOW}:8")
+MAIL_MOODS = (*smtp.NOW_NOT, *smtp.NEVER, smtp.LOST_BEFORE, smtp.LOST_AFTER)
+MAIL_MOODS += (f"{smtp.SLOW}:3", f"{smtp.SLOW}:8")
+PAYMENT_MOODS = (*payments.NOW_NOT, *(f"{status}:40" for status in payments.NOW_NOT))
+PAYMENT_MOODS += (payments.RESET_BEFORE, payments.TIMEOUT_BEFORE, payments.RESET_AFTER)
+PAYMENT_MOODS += (payments.TIMEOUT_AFTER, payments.CUT, *payments.NEVER)
+PAYMENT_MOODS += (f"{payments.SLOW}:3", f"{payments.SLOW}:20")
 
 
 class Request(NamedTuple):
@@ -57,7 +63,7 @@ class Plan:
         looks: Of one who only looks.
         audited_after_s: When the audit begins, if it is a part.
         rebuilt_after_s: When somebody rebuilds the view, if a deployment changes it.
-        moods: Of the mail relay, by the order.
+        moods: Of the mail relay and of the payment service.
         is_late: Whether faults may also strike at the end of the day, and in a sweep.
     """
 
@@ -67,7 +73,7 @@ class Plan:
     audited_after_s: float
     rebuilt_after_s: float
     deployments: Sequence[Deployment]
-    moods: Mapping[str, Sequence[str]]
+    moods: Moods
     is_late: bool
     faults: Sequence[Fault]
 
@@ -91,7 +97,10 @@ def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
         chance.uniform(0, 30),
         chance.uniform(0, 40),
         _deployments(chance) if chance.randrange(DEPLOYED_OF) == 0 else [],
-        _moods(random.Random(f"{seed} mail")),
+        Moods(
+            _moods(random.Random(f"{seed} mail"), MAIL_MOODS),
+            _moods(random.Random(f"{seed} payments"), PAYMENT_MOODS),
+        ),
         is_late,
         drawn(random.Random(f"{seed} faults"), calls, MOST_FAULTS),
     )
@@ -123,9 +132,9 @@ def _deployments(chance: random.Random) -> list[Deployment]:
     return deployments
 
 
-def _moods(chance: random.Random) -> dict[str, list[str]]:
+def _moods(chance: random.Random, moods: Sequence[str]) -> MoodsOfOrders:
     return {
-        f"v{visitor}n{number}": chance.choices(MOODS, k=chance.randrange(1, MOST_MOODS + 1))
+        f"v{visitor}n{number}": chance.choices(moods, k=chance.randrange(1, MOST_MOODS + 1))
         for visitor in range(VISITORS)
         for number in range(MOST_ORDERS)
         if chance.randrange(MOODY_OF) == 0

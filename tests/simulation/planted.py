@@ -6,6 +6,7 @@ Each takes away a guard by which a promise holds.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from unittest import mock
 
+import requests
 from google.cloud import ndb
 from google.cloud.ndb.context import TransactionOptions
 
@@ -21,20 +23,24 @@ from rollforward.batches.entities import DONE
 from rollforward.continuations.pages import attempt
 from rollforward.counters import Counter, gathered
 from rollforward.flask.endpoints import tasks
+from rollforward.flows import Steps
+from rollforward.flows.steps.undoing import Undos
 from rollforward.fork_join import fold as folding
 from rollforward.materialized_views.catalog import Catalog
 from rollforward.outbox import pattern
 from rollforward.outbox import relay as relaying
 from rollforward.streams.exchange import ingest
 from rollforward.streams.storage.remote_calls import Read
-from rollforward.tasks import Unavailable
-from tests.simulation.shop import app, receipts
+from rollforward.tasks import Reject, Retry, Unavailable
+from tests.simulation.shop import app, payments, receipts
+from tests.simulation.shop.payments import Payments
 from tests.simulation.shop.stream import OrdersHeldById, ReleasedOrders
 
 # Seeds of schedules: without a deployment, with one by which a task of the second version comes to
-# a process of the first, with one while the stream has state, with one between two looks, and with
-# faults after the end of the day.
-PLAIN, UNTIMELY, HOLDING, BETWEEN, LATE = 0, 135, 21, 16, 1
+# a process of the first, with one while the stream has state, with one between two looks, with
+# faults after the end of the day, with a payment service that says how long to wait, and with one
+# that works longer than a process of the first version waits.
+PLAIN, UNTIMELY, HOLDING, BETWEEN, LATE, ASKED_TO_WAIT, MIXED = 0, 135, 21, 16, 1, 2, 1171
 
 
 class Plant(NamedTuple):
@@ -173,8 +179,51 @@ def _mailed_twice() -> Any:
     return mock.patch.object(receipts, "send_receipt", send_twice)
 
 
+def _key_of_an_attempt() -> Any:
+    numbers = itertools.count()
+    return mock.patch.object(Steps, "key", lambda step, name: f"{name} {next(numbers)}")
+
+
+def _refusal_tried_again() -> Any:
+    return mock.patch.object(payments, "Reject", functools.partial(Retry, after_s=1_800))
+
+
+def _lost_answer_taken_for_a_refusal() -> Any:
+    charge = Payments.charge
+
+    @functools.wraps(charge)
+    def charge_once(service: Payments, bill: payments.Bill, key: str) -> payments.Charge:
+        try:
+            return charge(service, bill, key)
+        except Unavailable as error:
+            if isinstance(error.__cause__, requests.RequestException):
+                raise Reject(str(error)) from error
+            raise
+
+    return mock.patch.object(Payments, "charge", charge_once)
+
+
+def _retry_after_ignored() -> Any:
+    return mock.patch.object(payments, "Retry", lambda text, after_s: Unavailable(text))
+
+
+def _bill_of_the_moment() -> Any:
+    def pay(step: Steps, order: str, cents: int, statement: str = "") -> payments.Charge:
+        step.commit("bill", payments.bill, order, cents, statement)
+        billed = payments.bill_of(order, cents, statement)
+        service = step.clients.service(Payments)
+        return step.outside("charge", service.charge, billed, step.key("charge"))
+
+    return mock.patch.object(payments, "pay", pay)
+
+
+def _no_undo() -> Any:
+    return mock.patch.object(Undos, "run")
+
+
 SEAL = "visitor: tasks CreateTask of /tasks/batches/simulated-days/completed"
 SENDS = "mail-order: app smtp"
+PAYS = "fulfilments: app http."
 AUDIT, WORK, PUSH = "simulated-audit: ", "simulated-sales/work: ", "simulated-sales/push: "
 PLANTS: Mapping[str, Plant] = {
     "unguarded-order": Plant(
@@ -221,6 +270,14 @@ PLANTS: Mapping[str, Plant] = {
         _message_id_of_an_attempt, "mail", [("reply-lost:UNAVAILABLE", f"{SENDS}.end")]
     ),
     "mailed-twice": Plant(_mailed_twice, "mail", []),
+    "key-of-an-attempt": Plant(_key_of_an_attempt, "flow", [("reply-lost:UNAVAILABLE", PAYS)]),
+    "refusal-tried-again": Plant(_refusal_tried_again, "flow", []),
+    "lost-answer-taken-for-a-refusal": Plant(
+        _lost_answer_taken_for_a_refusal, "flow", [("reply-lost:UNAVAILABLE", PAYS)]
+    ),
+    "retry-after-ignored": Plant(_retry_after_ignored, "flow", [], seed=ASKED_TO_WAIT),
+    "bill-of-the-moment": Plant(_bill_of_the_moment, "flow", [("crash-before", PAYS)], seed=MIXED),
+    "no-undo": Plant(_no_undo, "flow", []),
     "unknown-task-dropped": Plant(_unknown_task_dropped, "mail", [], seed=UNTIMELY),
     "count-left-behind": Plant(_count_left_behind, "look", [], seed=BETWEEN),
     "state-left-behind": Plant(_state_left_behind, "stream", [], seed=HOLDING),

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+import requests
+
 from pipelines.invitations.mail import SmtpMailer
 from rollforward.continuations.pages import seen_pages
 from rollforward.datastore import transactions
@@ -34,9 +36,10 @@ from rollforward.testing.injection import FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import LOCATION, PROJECT
 from rollforward.testing.short_answers import DrawnAnswers
 from tests.infra import world as _  # noqa: F401  A catalog of few copies, as in the suite.
-from tests.simulation.services import channel, memcached, smtp
+from tests.simulation.services import channel, http, memcached, payments, smtp
 from tests.simulation.shop import app
 from tests.simulation.shop.common import Shop
+from tests.simulation.shop.payments import Payments
 from tests.simulation.shop.receipts import SENDER
 
 if TYPE_CHECKING:
@@ -102,7 +105,10 @@ class Process:
             cache=FaultyCache(cache, world.line),  # type: ignore[arg-type]
             meter=meter,
             relay=InlineRelay(),
-            services={SmtpMailer: SmtpMailer(smtp.HOST, smtp.PORT, SENDER)},
+            services={
+                SmtpMailer: SmtpMailer(smtp.HOST, smtp.PORT, SENDER),
+                Payments: Payments(_session(world), f"{payments.HOST}/charges"),
+            },
             clock=self.clock,
             heart=NoHeart(),
             process_state=ProcessState(),
@@ -144,6 +150,13 @@ class Process:
         browser = self._versions[self.version].browser
         response = browser.open(path, method=method, base_url=BASE_URL, **options)
         return response.status_code, response.data
+
+
+def _session(world: World) -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False  # Neither proxies nor passwords of this machine.
+    session.mount("http://", http.adapter_of(world))
+    return session
 
 
 def _version(shop: Shop, clients: Clients) -> Version:

@@ -15,7 +15,6 @@ from rollforward.testing.leftovers import left_behind
 from tests.simulation.faults import Fault, written
 from tests.simulation.plan import DAY, Plan, Request, plan_of
 from tests.simulation.processes import Process, in_virtual_time
-from tests.simulation.services.smtp import Relay
 from tests.simulation.shop.app import API
 from tests.simulation.shop.entities import PlacedOrder
 from tests.simulation.shop.first import FIRST
@@ -164,8 +163,8 @@ class Simulator:
         self._begin(plan if faults is None else replace(plan, faults=faults))
         with in_virtual_time(world):
             # As each worker's start does, within seconds: a deployment comes later.
-            world.begin(str(seed), self.plan.faults, is_swept=bool(self.plan.deployments))
-            world.relay = Relay(self.plan.moods)
+            is_swept = bool(self.plan.deployments)
+            world.begin(str(seed), self.plan.faults, self.plan.moods, is_swept=is_swept)
             with watched(world, self.ticks, self.tick_s):
                 try:
                     self._play()
@@ -224,6 +223,9 @@ class Simulator:
             if not part or part in self.plan.parts:
                 self._ask_once(path)
 
+    def _retry_undos(self, process: Process) -> None:
+        process.request("POST", f"{API}/fulfilments/retries")
+
     def _ask_once(self, path: str) -> None:
         if path not in {one.path for visitor in self.ends for one in visitor.accepted}:
             self.ends.append(Visitor(self.world, [Request(path, {})]))
@@ -235,6 +237,8 @@ class Simulator:
         for pause_s in SWEPT_AFTER_S:
             if "pick" in self.plan.parts:
                 self.picker.begin(0)
+            if "flow" in self.plan.parts and self.plan.deployments:
+                self.world.at(self.world.now_s, "operator", self._retry_undos)
             self.world.run(until_s=self.world.now_s + pause_s)
             # Looks take long: none while something goes on.
             wrong = self.world.unfinished() or self.wrong()
@@ -252,7 +256,7 @@ class Simulator:
             audited = self.audited if self.auditor.accepted else None
             shop = SHOPS[world.processes[0].version]
             looks = len(self.looker.accepted), self.looker.sent
-            known = audited, shop, looks, world.relay
+            known = audited, shop, looks, world.relay, world.payments
             look = Look(clients, orders, DAY, world.is_purged, *known)
             totals = wrong_totals(look, self.plan.parts)
             # The attempts of a task that was purged expire after two days.

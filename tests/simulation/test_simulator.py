@@ -15,9 +15,10 @@ import pytest
 
 from tests.infra.runs import sampling, soak
 from tests.simulation.faults import KINDS, Fault, parsed, written
-from tests.simulation.plan import MOODS
+from tests.simulation.plan import MAIL_MOODS, PAYMENT_MOODS
 from tests.simulation.planted import LATE, PLANTS, Plant
 from tests.simulation.schedule import PLAYED_S, Simulator, play_or_shrink, shrunk
+from tests.simulation.services.payments import NEVER as REFUSES
 from tests.simulation.services.smtp import LOST_AFTER, NEVER, SLOW
 from tests.simulation.world import BEGIN_S
 
@@ -153,13 +154,30 @@ def test_a_receipt_is_mailed_again_only_where_no_reply_came_and_given_up_where_i
     met = set[str]()
     for seed in (0, 1, 4, 14, 20, 24, 70):  # Each mood is the first one of an order of theirs.
         simulator.play(seed, [], ["mail"])
-        relay, moods = simulator.world.relay, simulator.plan.moods
+        relay, moods = simulator.world.relay, simulator.plan.moods.mail
         orders = relay.copies().keys() | relay.refused
         met |= {moods[order][0] for order in orders if order in moods}
         again = {order for order, mails in relay.copies().items() if len(mails) > 1}
         assert again <= {order for order in moods if {LOST_AFTER, f"{SLOW}:8"} & {*moods[order]}}
         assert relay.refused <= {order for order in moods if {*NEVER} & {*moods[order]}}
-    assert met == set(MOODS)
+    assert met == set(MAIL_MOODS)
+
+
+def test_an_order_is_charged_once_in_each_mood_of_the_payment_service_or_refused_for_good(
+    simulator: Simulator,
+) -> None:
+    """Without any fault: an order is asked for again only where the mood had it so."""
+    met = set[str]()
+    for seed in (14, 57, 69, 219):  # Each mood is the first one of an order of theirs.
+        simulator.play(seed, [], ["flow"])
+        payments, moods = simulator.world.payments, simulator.plan.moods.payments
+        charges = payments.charges()
+        met |= {moods[order][0] for order in charges.keys() | payments.refused if order in moods}
+        assert {len(theirs) for theirs in charges.values()} == {1}
+        assert payments.refused == {
+            order for order, theirs in moods.items() if {*REFUSES} & {*theirs}
+        } & (charges.keys() | payments.refused)
+    assert met == set(PAYMENT_MOODS)
 
 
 def test_the_text_of_faults_is_read_as_it_was_written() -> None:

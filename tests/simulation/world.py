@@ -30,6 +30,8 @@ from tests.simulation.faults import Fault
 from tests.simulation.processes import BASE_URL, CRON_HEADER, Process
 from tests.simulation.services import channel
 from tests.simulation.services.memcached import Memcached
+from tests.simulation.services.moods import CALM, Moods
+from tests.simulation.services.payments import PaymentService
 from tests.simulation.services.smtp import Relay
 from tests.simulation.shop.common import Shop
 from tests.simulation.watch import StuckError
@@ -67,7 +69,8 @@ class World:
         self.cloud_tasks = channel.of_cloud_tasks(self.engine)
         self.store = MemoryDatastore()
         self.memcached = Memcached(lambda: self.now_s)
-        self.relay = Relay()
+        self.relay = Relay(CALM.mail)
+        self.payments = PaymentService(self, CALM.payments)
         self.current: Actor | None = None
         self.actors: list[Actor] = []
         self.later: list[tuple[float, str, Callable[[Process], None]]] = []
@@ -82,10 +85,13 @@ class World:
         self.statuses: Counter[str] = Counter()
         self.processes = [Process(f"p{number}", self, shops) for number in range(PROCESSES)]
 
-    def begin(self, seed: str, faults: Sequence[Fault], *, is_swept: bool = False) -> None:
+    def begin(
+        self, seed: str, faults: Sequence[Fault], moods: Moods, *, is_swept: bool = False
+    ) -> None:
         """Begin a schedule in an empty world.
 
         Args:
+            moods: Of the services outside of the app.
             is_swept: The app has served for a while: a sweep has come before the first call.
         """
         self.now_s = BEGIN_S
@@ -93,7 +99,8 @@ class World:
         rows = Rows(now_us=lambda: int(self.now_s * 1e6), kept_us=KEPT_US)
         self.store = MemoryDatastore(rows)
         self.memcached = Memcached(lambda: self.now_s)
-        self.relay = Relay()
+        self.relay = Relay(moods.mail)
+        self.payments = PaymentService(self, moods.payments)
         self.actors, self.later, self.deployments, self.current = [], [], [], None
         self.order = random.Random(f"{seed} order")
         self.dice.seed(f"{seed} dice")

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import email
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollforward.testing.calls import APP, RemoteCall
+from tests.simulation.services.moods import AttemptMoods, MoodsOfOrders
 
 if TYPE_CHECKING:
     from tests.simulation.actors import Actor
@@ -44,27 +45,21 @@ class Relay:
         moods: By the order, of one attempt after the other. The last one stays, if it is NEVER.
     """
 
-    def __init__(self, moods: Mapping[str, Sequence[str]] | None = None) -> None:
-        self._moods = {order: list(theirs) for order, theirs in (moods or {}).items()}
+    def __init__(self, moods: MoodsOfOrders) -> None:
+        self._moods = AttemptMoods(moods, NEVER)
         self.taken: list[Mail] = []
         self.refused: set[str] = set()
 
     def mood(self, order: str) -> str:
         """Return what it does with a mail of an order, which is at its end or its recipient."""
-        return next(iter(self._moods.get(order, ())), "")
+        return self._moods.next(order)
 
     def reply(self, order: str, text: str) -> bytes:
         """Refuse a mail, or take it up to here."""
-        mood = self._end_mood(order)
+        mood = self._moods.take(order)
         if mood in NEVER:
             self.refused.add(order)
         return f"{mood} refused by the seed\r\n".encode() if mood else text.encode()
-
-    def _end_mood(self, order: str) -> str:
-        mood = self.mood(order)
-        if mood and mood not in NEVER:
-            self._moods[order].pop(0)
-        return mood
 
     def take(self, message: bytes, sent_by: Actor) -> float:
         """Take a mail, and return after how many seconds it says so.
@@ -74,7 +69,7 @@ class Relay:
         """
         parsed = email.message_from_bytes(message)
         order = parsed["Subject"].rpartition(" ")[2]
-        mood, _, slow_s = self._end_mood(order).partition(":")
+        mood, _, slow_s = self._moods.take(order).partition(":")
         if mood == LOST_BEFORE:
             raise ConnectionResetError(mood)
         self.taken.append(Mail(order, parsed["Message-ID"], sent_by))

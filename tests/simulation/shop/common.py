@@ -20,9 +20,7 @@ from rollforward.streams import Pipeline
 from rollforward.tasks import Task
 from tests.simulation.shop.entities import (
     AuditedOrder,
-    BilledOrders,
     ClosedDay,
-    FinishedOrder,
     PackedOrder,
     PlacedOrder,
     Revenue,
@@ -30,7 +28,6 @@ from tests.simulation.shop.entities import (
     count_run,
     run_once_more,
 )
-from tests.simulation.shop.stream import SHOP
 
 
 @dataclass(frozen=True)
@@ -93,18 +90,6 @@ def audit_orders(
     return [None] * len(orders)
 
 
-def bill(cents: int) -> None:
-    """Bill an order: the flow sees to it that this commits once."""
-    row = BilledOrders.get_by_id(SHOP) or BilledOrders(id=SHOP)
-    row.cents += cents
-    row.bills += 1
-    row.put()
-
-
-def finish(order: str) -> None:
-    count_run(FinishedOrder, order)
-
-
 def add_to_revenue(key: str, cents: Sequence[int]) -> None:
     """Add the items of a batch of a fork-join queue."""
     row = Revenue.get_by_id(key) or Revenue(id=key)
@@ -132,6 +117,7 @@ class Shop:
         looked: A counter of looks, which are no orders.
         sales: The stream.
         fields: Further fields of a value of the stream.
+        statement: Further arguments of the flow.
         thank_customer: A task that only one version has.
     """
 
@@ -147,6 +133,7 @@ class Shop:
     looked: Counter
     sales: Pipeline
     fields: dict[str, Any] = field(default_factory=dict)
+    statement: Sequence[str] = ()
     thank_customer: Task[Any] | None = None
 
     @property

@@ -51,7 +51,14 @@ class PickedOrder(_Runs):
 
 
 class FinishedOrder(_Runs):
-    """The last step of an order's flow has run."""
+    """The last step of an order's flow has run, and the card was charged with so much."""
+
+    charge = ndb.TextProperty()
+    cents = ndb.IntegerProperty(indexed=False)
+
+
+class RefusedOrder(_Runs):
+    """The card of an order was refused: its flow was undone."""
 
 
 class InsuredOrder(_Runs):

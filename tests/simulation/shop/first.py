@@ -11,8 +11,8 @@ from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
 from rollforward.materialized_views import ViewGroup, ViewMaintenance
 from rollforward.runtime import Clients
-from tests.simulation.shop import receipts
-from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
+from tests.simulation.shop import payments, receipts
+from tests.simulation.shop.common import OrderId, Shop, add_to_revenue
 from tests.simulation.shop.entities import MailedOrder, OrdersOfCustomer, run_once_more
 from tests.simulation.shop.stream import SHOP, sales_of
 
@@ -40,9 +40,9 @@ def add_revenue(clients: Clients, batch: Batch, items: Sequence[Sold]) -> None:
 
 @rf.flow("simulated-fulfilments")
 def fulfil(step: Steps, order: str, cents: int) -> None:
-    step.commit("bill", bill, cents)
+    charge = payments.pay(step, order, cents)
     step.sleep("rest", seconds=2)
-    step.commit("finish", finish, order)
+    step.commit("finish", payments.finish, order, charge)
 
 
 FIRST = Shop(

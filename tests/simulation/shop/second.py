@@ -6,6 +6,7 @@ MAILED                  begins with four shards
 LOOKED                  gathers its increments, and has no shards
 NewOrdersOfCustomer     the view's next version, which somebody has to rebuild
 insure                  a new step of the flow, before the others
+fulfil.statement        a new argument of the flow, which is sent to the payment service
 thank-customer          a new task
 the stream's values     have one more field
 OrdersHeldById          the next version of its computation, by which somebody has to replace it
@@ -22,8 +23,8 @@ from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
 from rollforward.materialized_views import ViewGroup, ViewMaintenance
 from rollforward.runtime import Clients
-from tests.simulation.shop import receipts
-from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
+from tests.simulation.shop import payments, receipts
+from tests.simulation.shop.common import OrderId, Shop, add_to_revenue
 from tests.simulation.shop.entities import (
     InsuredOrder,
     MailedOrder,
@@ -73,11 +74,11 @@ def insure(order: str) -> None:
 
 
 @rf.flow("simulated-fulfilments")
-def fulfil(step: Steps, order: str, cents: int) -> None:
+def fulfil(step: Steps, order: str, cents: int, statement: str = "") -> None:
     step.commit("insure", insure, order)
-    step.commit("bill", bill, cents)
+    charge = payments.pay(step, order, cents, statement)
     step.sleep("rest", seconds=2)
-    step.commit("finish", finish, order)
+    step.commit("finish", payments.finish, order, charge)
 
 
 SECOND = Shop(
@@ -86,5 +87,6 @@ SECOND = Shop(
     LOOKED,
     sales_of(OrdersHeldById),
     fields={"note": "new"},
+    statement=["the new shop"],
     thank_customer=thank_customer,
 )

@@ -13,6 +13,7 @@ from rollforward.continuations.entities import FINISHED, ContinuationRun
 from rollforward.materialized_views.entities import ViewRow
 from rollforward.pull_queues.entities import PullItem
 from rollforward.runtime import Clients
+from tests.simulation.services.payments import Charged, PaymentService
 from tests.simulation.services.smtp import Relay
 from tests.simulation.shop.common import PLACED, Shop
 from tests.simulation.shop.entities import (
@@ -27,6 +28,7 @@ from tests.simulation.shop.entities import (
     PackedOrder,
     PickedOrder,
     PlacedOrder,
+    RefusedOrder,
     RefusedReceipt,
     Revenue,
     ShippedOrders,
@@ -52,6 +54,7 @@ class Look:
         shop: The version that serves.
         looks: How many were answered, and how many were sent.
         relay: The mail relay, with the mails that it took.
+        payments: The payment service, with its charges and refusals.
     """
 
     clients: Clients
@@ -62,6 +65,7 @@ class Look:
     shop: Shop
     looks: tuple[int, int]
     relay: Relay
+    payments: PaymentService
 
     @property
     def names(self) -> list[str]:
@@ -162,9 +166,18 @@ def _of_revenue(look: Look) -> Facts:
 
 def _of_flows(look: Look) -> Facts:
     ledger = ndb.Key(BilledOrders, SHOP).get() or BilledOrders()
-    insured = _runs(InsuredOrder)
-    yield "bills", (ledger.bills, ledger.cents), look.sums
-    yield "finished", _runs(FinishedOrder), look.once()
+    insured, charges = _runs(InsuredOrder), look.payments.charges()
+    refused = look.payments.refused & set(look.names)
+    cents = {order.key.id(): order.cents for order in look.orders if order.key.id() not in refused}
+    finished = {row.key.id(): row for row in FinishedOrder.query().fetch()}
+    yield "bills", (ledger.bills, ledger.cents), (len(cents), sum(cents.values()))
+    yield "refused orders", _runs(RefusedOrder), dict.fromkeys(refused, 1)
+    yield "finished", {order: row.runs for order, row in finished.items()}, dict.fromkeys(cents, 1)
+    charged = {order: [one.cents for one in theirs] for order, theirs in charges.items()}
+    yield "charges", charged, {order: [due] for order, due in cents.items()}
+    noted = {order: [Charged(row.charge, row.cents)] for order, row in finished.items()}
+    yield "charges as the shop has noted them", noted, charges
+    yield "charges before the time of a Retry-After", look.payments.early, set()
     # A flow that the first version has ended has no such step.
     yield "insured", insured, {order: 1 for order in look.names if order in insured}
 
