@@ -51,7 +51,7 @@ class Shape:
     intervals: int = 64
     feeds: int = 1
     pushed: int = 500
-    waiting_rows: int = 5_000
+    waiting_rows: int | None = None
     at_once: int = 32
     warm_s: float = 8.0
     seconds: float = 8.0

@@ -71,13 +71,14 @@ def _overloading(
     """Yield the processes upstream of a computation whose backlog is too large."""
     limits = pipeline.limits
     for name, backlog in backlogs.items():
+        max_rows = limits.max_waiting_rows(len(head.intervals.get(name, ())))
         for stream in pipeline.graph.sources_of[name]:
             declared = pipeline.sources[stream].processes
             stored = [process for row_stream, process in rows if row_stream == stream]
             for process in dict.fromkeys([*declared, *stored]):
                 factor = 2 if source_name(stream, process) in head.paused else 1
-                if backlog.rows * factor > limits.waiting_rows:
-                    yield (stream, process), f"{name} has over {limits.waiting_rows} rows waiting"
+                if backlog.rows * factor > max_rows:
+                    yield (stream, process), f"{name} has over {max_rows} rows waiting"
                 elif backlog.bytes * factor > limits.waiting_bytes:
                     yield (stream, process), f"{name} has over {limits.waiting_bytes} bytes waiting"
 

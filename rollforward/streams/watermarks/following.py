@@ -167,7 +167,7 @@ class _Following:
                 return None
             self._intervals.update((place, _summed_up(row)) for place, row in rows.items())
             to_read = self._filled - self._read
-        yield from scan_rest(self._cut.plan, self._contents, self._moment)
+        yield from scan_rest(self._cut.plan, self._cut.head.body, self._contents, self._moment)
         return self._intervals, self._contents
 
     def _note(self, rows: Mapping[Any, StoredRow], before: Mapping[Any, StoredRow]) -> bool:

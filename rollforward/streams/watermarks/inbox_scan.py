@@ -71,7 +71,7 @@ def scan_inboxes(
     contents: dict[Place, InboxContents] = {}
     for group in groups:
         contents |= yield from scan_first(environment, plan, head, group, moment)
-    yield from scan_rest(plan, contents, moment)
+    yield from scan_rest(plan, head, contents, moment)
     return contents
 
 
@@ -104,7 +104,7 @@ def scan_first(
 
 
 def scan_rest(
-    plan: Declaration, contents: Mapping[Place, InboxContents], moment: Any
+    plan: Declaration, head: Head, contents: Mapping[Place, InboxContents], moment: Any
 ) -> Steps[None]:
     """Scan further names of full inboxes, up to the backlog limit of their computation.
 
@@ -117,7 +117,7 @@ def scan_rest(
         rows: Counter[str] = Counter()
         for (name, _), content in contents.items():
             rows[name] += len(content.names)
-        scans = _shared_scans(plan, contents, rows, full, moment)
+        scans = _shared_scans(plan, head, contents, rows, full, moment)
         answers = yield from _scan_all([*scans.values()])
         for place, names in zip(scans, answers, strict=True):
             contents[place].names += names
@@ -127,6 +127,7 @@ def scan_rest(
 
 def _shared_scans(
     plan: Declaration,
+    head: Head,
     contents: Mapping[Place, InboxContents],
     rows: Mapping[str, int],
     full: Sequence[Place],
@@ -140,7 +141,8 @@ def _shared_scans(
     sharing = Counter(name for name, _ in full)
     scans = {}
     for name, inbox in full:
-        left = plan.limits.waiting_rows + 1 - rows[name]
+        max_rows = plan.limits.max_waiting_rows(len(head.intervals.get(name, ())))
+        left = max_rows + 1 - rows[name]
         if left > 0:
             last = contents[name, inbox].names[-1]
             share = min(left, max(_limit(plan), -(-left // sharing[name])))
@@ -154,4 +156,4 @@ def _scan_all(scans: Sequence[ScanKeys]) -> Steps[list[list[str]]]:
 
 
 def _limit(plan: Declaration) -> int:
-    return min(FIRST_NAMES, plan.limits.waiting_rows + 1)
+    return min(FIRST_NAMES, plan.limits.max_waiting_rows(1) + 1)

@@ -127,3 +127,24 @@ def test_bytes_count_as_rows_do() -> None:
     assert paused_sources(pipeline, Head(), {"minutes": Backlog(1, 1, 1_000)}, {}) == {}
     paused = paused_sources(pipeline, Head(), {"minutes": Backlog(1, 1, 1_001)}, {})
     assert paused == {"requests:": "minutes has over 1000 bytes waiting"}
+
+
+@pytest.mark.parametrize(
+    ("intervals", "limits", "most"),
+    [
+        (1, Limits(), 5_000),
+        (15, Limits(), 5_000),
+        (16, Limits(), 5_120),
+        (64, Limits(), 20_480),
+        (64, Limits(waiting_rows=200), 200),
+    ],
+)
+def test_more_may_wait_for_many_intervals_unless_it_is_declared(
+    intervals: int, limits: Limits, most: int
+) -> None:
+    """G11: workers of 64 intervals would stand still for want of records."""
+    pipeline = Pipeline("wide", *STAGES, limits=limits)
+    head = Head(intervals={"hits": range(99), "minutes": range(intervals)})
+    assert paused_sources(pipeline, head, {"minutes": Backlog(most, 1, 1)}, {}) == {}
+    paused = paused_sources(pipeline, head, {"minutes": Backlog(most + 1, 1, 1)}, {})
+    assert paused == {"requests:": f"minutes has over {most} rows waiting"}
