@@ -9,6 +9,7 @@ from benchmarks.harness.results import percentile
 from tests.simulation.curves.loads import CurveApp, Load, Progress
 from tests.simulation.curves.site import Site
 from tests.simulation.processes import in_virtual_time
+from tests.simulation.services.moods import CALM
 
 SETTLE_S = 900.0
 
@@ -58,7 +59,7 @@ def play(load: type[Load], n: int, conditions: Conditions) -> Row:
     workers, clients = load.processes(n, conditions.clients)
     site = Site(CurveApp(), workers, clients, is_limited=conditions.is_limited)  # type: ignore[arg-type]
     with in_virtual_time(site):
-        site.begin(f"{load.__name__} {n}", [])
+        site.begin(f"{load.__name__} {n}", [], CALM)
         if conditions.at_once:
             site.let_queues_run(conditions.at_once, conditions.queue_rate)
         progress = Progress(site)
