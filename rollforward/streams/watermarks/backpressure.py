@@ -57,6 +57,11 @@ def paused_sources(
     return {source_name(*place): reason for place, reason in reasons}
 
 
+def max_waiting_rows(pipeline: Declaration, head: Head, computation: str) -> int:
+    """Return the maximum of pending chunks of a computation, with the intervals that it has now."""
+    return pipeline.limits.max_waiting_rows(len(head.intervals.get(computation, ())))
+
+
 def source_name(stream: str, process: str) -> str:
     """Return the name of a process of a source in the head."""
     return f"{stream}:{process}"
@@ -71,7 +76,7 @@ def _overloading(
     """Yield the processes upstream of a computation whose backlog is too large."""
     limits = pipeline.limits
     for name, backlog in backlogs.items():
-        max_rows = limits.max_waiting_rows(len(head.intervals.get(name, ())))
+        max_rows = max_waiting_rows(pipeline, head, name)
         for stream in pipeline.graph.sources_of[name]:
             declared = pipeline.sources[stream].processes
             stored = [process for row_stream, process in rows if row_stream == stream]

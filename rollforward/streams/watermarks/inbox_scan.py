@@ -28,6 +28,7 @@ from rollforward.streams.storage.schema import (
     past_names,
     time_of,
 )
+from rollforward.streams.watermarks.backpressure import max_waiting_rows
 
 # Of an inbox at first: as many as one answer of the service has.
 FIRST_NAMES = 300
@@ -141,8 +142,7 @@ def _shared_scans(
     sharing = Counter(name for name, _ in full)
     scans = {}
     for name, inbox in full:
-        max_rows = plan.limits.max_waiting_rows(len(head.intervals.get(name, ())))
-        left = max_rows + 1 - rows[name]
+        left = max_waiting_rows(plan, head, name) + 1 - rows[name]
         if left > 0:
             last = contents[name, inbox].names[-1]
             share = min(left, max(_limit(plan), -(-left // sharing[name])))

@@ -8,6 +8,7 @@ import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
+from rollforward.streams.model import limits
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.layout import RetiredInbox
 from rollforward.streams.storage.remote_calls import Commit, ScanKeysMany
@@ -34,14 +35,10 @@ class Ends(Computation):
         ctx.state.counter("seen").add(1)
 
 
-def desk_of(*, intervals: int = 4, waiting_rows: int = 5_000) -> Desk:
+def desk_of(*, intervals: int = 4, waiting_rows: int | None = 5_000) -> Desk:
     """Return a pipeline that was begun, and has nothing to do."""
-    limits = Limits(waiting_rows=waiting_rows)
-    desk = Desk(
-        Pipeline(
-            "looks", Counts, Ends, sources=[PushSource("in")], intervals=intervals, limits=limits
-        )
-    )
+    sources, most = [PushSource("in")], Limits(waiting_rows=waiting_rows)
+    desk = Desk(Pipeline("looks", Counts, Ends, sources=sources, intervals=intervals, limits=most))
     desk.push(Came("first", "k", 1), watermark=100)
     desk.run()
     return desk
@@ -133,6 +130,23 @@ def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) ->
     counts = looked(desk)
     assert sum(map(sum, counts)) < 5 * 4 + 2 * 21
     assert desk.head.waiting["counts"][0] > 20
+    assert desk.head.paused == {"in:": "counts has over 20 rows waiting"}
+
+
+def test_a_tick_counts_as_much_as_may_wait_for_the_intervals_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G11: with fewer it would never know that too much waits, and the source never paused."""
+    monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
+    monkeypatch.setattr(limits, "WAITING_ROWS", 10)
+    monkeypatch.setattr(limits, "WAITING_ROWS_OF_AN_INTERVAL", 5)
+    desk = desk_of(waiting_rows=None)
+    put(desk, 0, count=20, at=200)
+    looked(desk)
+    assert (desk.head.waiting["counts"][0], desk.head.paused) == (20, {})
+
+    put(desk, 2**14, count=9, at=200)
+    looked(desk)
     assert desk.head.paused == {"in:": "counts has over 20 rows waiting"}
 
 
