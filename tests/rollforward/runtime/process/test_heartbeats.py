@@ -76,8 +76,11 @@ def test_a_beat_that_finds_a_service_away_is_one_line(caplog: pytest.LogCaptureF
     with heart.beating(fail, every_s=0.001):
         assert failed.wait(PATIENCE_S)
 
-    assert caplog.records[0].levelname == "WARNING"
-    assert caplog.records[0].exc_info is None
+    # A beat of the test before may still fail, and then it is logged here.
+    logged = [record for record in caplog.records if "slow" in caplog.handler.format(record)]
+    assert logged
+    assert {record.levelname for record in logged} == {"WARNING"}
+    assert not any(record.exc_info for record in logged)
 
 
 def test_short_work_beats_beside_long_work() -> None:
