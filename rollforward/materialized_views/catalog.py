@@ -102,6 +102,11 @@ class Catalog:
         existing = [table for table in (entry.live, entry.building) if table]
         return [table for table in existing if is_fed(table, view)]
 
+    def lasting_tables(self, view: type[View]) -> list[str]:
+        """Return those of them that stay: the table that is read does not if one is being built."""
+        replaced = self.live(view) if self.building(view) else None
+        return [table for table in self.tables(view) if table != replaced]
+
     def is_fed(self, view: type[View]) -> bool:
         """Return whether the table that is read takes contributions of this version."""
         return is_fed(self.live(view), view)

@@ -1,5 +1,8 @@
 """Catching up: whether the rows of a table hold what their sources contribute.
 
+The walk that confirms comes once they all do. Since then their changes wait as updates of the
+table. While none waits, no source has to be read.
+
 The catch-up looks at its sources again and again, ever more rarely, while folds go through the rows
 of the table. Sources of one page are in rows of all places, so most of a page waits for as long as
 the folds take. Reading all of a page at each look made the reads of a rebuild grow with its time:
@@ -15,6 +18,7 @@ other source of its page waiting.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +33,7 @@ from rollforward.materialized_views.maintenance.walks import (
     Walk,
     contributions_of,
 )
+from rollforward.materialized_views.updating.transport import has_pending_rows
 from rollforward.outbox.entities import LONG_AGO, RowId
 from rollforward.runtime.clients import Clients
 
@@ -45,15 +50,19 @@ def are_waiting(clients: Clients, walk: Walk, sources: Sequence[Any]) -> list[bo
     Args:
         sources: Their identities.
     """
-    if len(sources) > DRAWN and _is_behind(clients, walk, sources):
+    catch_up, confirm = ndb.get_multi([run_key(walk.run_id(one)) for one in (CATCH_UP, CONFIRM)])
+    if confirm is not None and not has_pending_rows(walk.table):
+        return [False] * len(sources)
+    began = max([run.started for run in (catch_up, confirm) if run is not None], default=LONG_AGO)
+    if len(sources) > DRAWN and _is_behind(clients, walk, sources, began):
         return [True] * len(sources)
     return [bool(awaited) for awaited in awaited_updates(walk.table, sources)]
 
 
-def _is_behind(clients: Clients, walk: Walk, sources: Sequence[Any]) -> bool:
+def _is_behind(
+    clients: Clients, walk: Walk, sources: Sequence[Any], began: datetime.datetime
+) -> bool:
     """Return whether many sources wait for what was sent before their walk began."""
-    runs = ndb.get_multi([run_key(walk.run_id(step)) for step in (CATCH_UP, CONFIRM)])
-    began = max([run.started for run in runs if run is not None], default=LONG_AGO)
     drawn = awaited_updates(walk.table, clients.random.sample(sources, DRAWN))
     early = [any(RowId.read(row).created < began for row in awaited if row) for awaited in drawn]
     return sum(early) >= MANY

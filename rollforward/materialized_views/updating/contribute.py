@@ -23,6 +23,7 @@ from rollforward.materialized_views.updating.freshness import ConsistencyToken
 from rollforward.materialized_views.updating.markers import MarkerUpdate, PendingMarkers
 from rollforward.materialized_views.updating.prepared import PreparedSave, Write
 from rollforward.materialized_views.updating.transport import UpdateTransport
+from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.shared_transaction import SharedBody
 
@@ -30,6 +31,8 @@ from rollforward.runtime.sharing.shared_transaction import SharedBody
 WRITES_PER_SOURCE = 3
 # Takes the tables of a view that refuses a source.
 OnRefusal = Callable[[Sequence[str]], None]
+# Returns the tables of a view that a source is contributed to.
+TablesOf = Callable[[Catalog, type[View]], list[str]]
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,13 @@ class Contributor:
         return token
 
     def refresh(self, clients: Clients, sources: Sequence[Any]) -> None:
-        """Contribute sources, as they are, to every table that does not have them yet.
+        """Contribute sources, as they are, to every table that does not have them and stays.
 
         A contribution that a view refuses stays unchanged, so that the other views need not wait.
         """
         writes = [(source.key, source) for source in sources]
-        self.contribute(clients, writes, on_refusal=lambda tables: None)
+        tables_of = Catalog.lasting_tables
+        self.contribute(clients, writes, on_refusal=lambda tables: None, tables_of=tables_of)
 
     def contribute(
         self,
@@ -117,6 +121,7 @@ class Contributor:
         on_refusal: OnRefusal | None = None,
         prepared: PreparedSave | None = None,
         copy: Any = None,
+        tables_of: TablesOf = Catalog.tables,
     ) -> ConsistencyToken:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
@@ -127,6 +132,7 @@ class Contributor:
             on_refusal: Called for each view that refuses a source; None: that is an error.
             prepared: What the views have said of these sources; None: they are asked here.
             copy: The key of the catalog's copy to read; None: any.
+            tables_of: Their contributions to other tables stay as they were.
 
         Returns:
             The updates to wait for, including those to a table that readers do not see yet.
@@ -144,7 +150,7 @@ class Contributor:
                 clients,
                 catalog,
                 source_id,
-                self._contributed(catalog, source_id, source, prepared, on_refusal),
+                self._contributed(catalog, source_id, source, prepared, on_refusal, tables_of),
                 pending.get(source_id, marker),
                 is_deleted=source is None,
             )
@@ -196,11 +202,12 @@ class Contributor:
         source: Any,
         prepared: PreparedSave | None,
         on_refusal: OnRefusal | None,
+        tables_of: TablesOf,
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return a source's contributions to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self.definitions.by_kind[source_key.kind()]:
-            if tables := catalog.tables(view):
+            if tables := tables_of(catalog, view):
                 try:
                     if prepared is not None:
                         rows = prepared.rows_for(view, source_key)

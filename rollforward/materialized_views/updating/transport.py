@@ -163,7 +163,16 @@ def _keys_of(queries: Sequence[Any], limit: int) -> list[Any]:
 
 def has_pending(row: str) -> bool:
     """Return whether anything waits for a row, whichever way it travels."""
-    queries = (rows_of_tag(row), packs_tagged(row))
+    return _has_any(rows_of_tag(row), packs_tagged(row))
+
+
+def has_pending_rows(table: str) -> bool:
+    """Return whether anything waits for any row of a table, whichever way it travels."""
+    prefix = f"{table}:"
+    return _has_any(rows_of_tags(prefix), packs_tagged_under(prefix))
+
+
+def _has_any(*queries: Any) -> bool:
     return any(query.fetch(1, keys_only=True) for query in queries)
 
 

@@ -15,16 +15,19 @@ from rollforward.materialized_views.maintenance import catch_up
 from rollforward.materialized_views.maintenance.audit import row_marker_of
 from rollforward.materialized_views.maintenance.catch_up import DRAWN, MANY, awaited_updates
 from rollforward.materialized_views.maintenance.walks import CATCH_UP, CONFIRM, Walk
+from rollforward.materialized_views.updating import transport
+from rollforward.outbox.entities import OutboxTask, rows_of_tags
 from rollforward.runtime import naive_utc
 from tests.infra.world import World
-from tests.rollforward.materialized_views.harness import one_emulator
+from tests.rollforward.materialized_views.harness import as_work_items, one_emulator
 from tests.rollforward.materialized_views.student_views import SCHOOL, pupil
 
 TABLE = "by_grade.1.1"
 WALK = Walk("by_grade", TABLE, "Pupil")
 COUNT, DRAWS = 40, 10
-# Of a drawn page: two runs, and of each source two markers.
-READS_DRAWN = 2 + 2 * DRAWN
+# A page reads two runs, and of each drawn source two markers.
+READS_RUNS = 2
+READS_DRAWN = READS_RUNS + 2 * DRAWN
 pytestmark = one_emulator
 
 
@@ -142,7 +145,51 @@ def test_a_small_page_is_read_at_once(here: World) -> None:
     sources = saved(here, DRAWN)
     begin_walk(here)
 
-    assert reads(here, sources) == ([True] * DRAWN, 2 * DRAWN)
+    assert reads(here, sources) == ([True] * DRAWN, READS_DRAWN)
+
+
+def test_a_confirming_walk_reads_no_source_while_no_update_waits(here: World) -> None:
+    """The catch-up reads them all the same: that they are held was not looked at before."""
+    sources = saved(here)
+    here.settle()
+    begin_walk(here)
+    assert reads(here, sources) == ([False] * COUNT, READS_DRAWN + 2 * COUNT)
+
+    begin_walk(here, CONFIRM)
+
+    assert reads(here, sources) == ([False] * COUNT, READS_RUNS)
+
+
+@pytest.mark.parametrize("is_of_old", [False, True], ids=["an outbox row", "a work item"])
+def test_a_confirming_walk_reads_its_sources_while_an_update_waits(
+    here: World, monkeypatch: pytest.MonkeyPatch, is_of_old: bool
+) -> None:
+    """Whichever way it travels; one of another table is none."""
+    sources = saved(here)
+    here.settle()
+    begin_walk(here)
+    if is_of_old:
+        as_work_items(monkeypatch, SCHOOL.views.values())
+    SCHOOL.save(here.clients, pupil("p17", 1, 7.0))
+    begin_walk(here, CONFIRM)
+
+    waiting, _ = reads(here, sources)
+    assert waiting == [number == 17 for number in range(COUNT)]
+
+
+def test_a_confirming_walk_waits_for_no_update_of_another_table(here: World) -> None:
+    sources = saved(here)
+    here.settle()
+    begin_walk(here)
+    SCHOOL.save(here.clients, pupil("p17", 1, house="x"))
+    begin_walk(here, CONFIRM)
+    tags = [row.tag for row in OutboxTask.query() if row.tag.startswith("by_house.")]
+    assert tags
+    for row in OutboxTask.query().fetch():
+        if row.tag not in tags:
+            row.key.delete()
+
+    assert reads(here, sources) == ([False] * COUNT, READS_RUNS)
 
 
 def test_a_source_whose_update_is_unknown_waits_and_holds_no_other_up(here: World) -> None:
@@ -166,10 +213,24 @@ def draw_for_all(clients: Any, walk: Walk, sources: Sequence[Any]) -> list[bool]
     return [any(awaited_updates(walk.table, drawn))] * len(sources)
 
 
-def behind_however_new(clients: Any, walk: Walk, sources: Sequence[Any]) -> bool:
+def behind_however_new(clients: Any, walk: Walk, sources: Sequence[Any], began: object) -> bool:
     """Planted: what was sent after the walk began counts, too."""
     drawn = awaited_updates(walk.table, clients.random.sample(sources, DRAWN))
     return sum(map(bool, drawn)) >= MANY
+
+
+@pytest.mark.parametrize("is_of_old", [False, True], ids=["an outbox row", "a work item"])
+def test_a_look_that_misses_what_waits_is_found(
+    here: World, monkeypatch: pytest.MonkeyPatch, is_of_old: bool
+) -> None:
+    if is_of_old:  # Planted: outbox rows alone are looked for.
+        monkeypatch.setattr(transport, "packs_tagged_under", lambda prefix: rows_of_tags("none:"))
+    else:
+        monkeypatch.setattr(catch_up, "has_pending_rows", lambda table: False)
+    with pytest.raises(AssertionError):
+        test_a_confirming_walk_reads_its_sources_while_an_update_waits(
+            here, monkeypatch, is_of_old
+        )
 
 
 def test_draws_that_stand_for_all_are_found(here: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from rollforward.materialized_views.entities import ViewRow, row_key
 from rollforward.materialized_views.maintenance.rebuild import NOT_BUILT, BuildStatus, sweep_all
 from rollforward.materialized_views.maintenance.walks import BACKFILL, Walk
 from rollforward.materialized_views.reader import ViewReader
+from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.testing.injection import CRASH_AFTER, Crash
 from rollforward.testing.world import SWEPT_EVERY_S
 from tests.infra.world import Services, World
@@ -79,6 +80,29 @@ def test_a_rebuilt_view_is_the_same_and_its_old_table_is_gone(world: World) -> N
         }
         assert not row_markers("by_grade.1.1")
         assert not row_markers("grades_by_size.1.1")
+        assert differences() == []
+
+
+def test_a_build_over_unseen_sources_sends_nothing_to_the_table_that_it_replaces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: the tables of other views get the same sources."""
+    with world.context():
+        ndb.put_multi([pupil("ada", 1, 1.0), pupil("bob", 1, house="x"), Tutor(id="t", grade=1)])
+    sent, send = set(), UpdateTransport.send
+
+    def noting(self: UpdateTransport, clients: Any, view: Any, tag: str, part: Any) -> str:
+        sent.add(tag.partition(":")[0])
+        return send(self, clients, view, tag, part)
+
+    monkeypatch.setattr(UpdateTransport, "send", noting)
+
+    rebuild(world)
+
+    with world.context():
+        assert {"by_grade.1.2", "by_house.1.1", "grades_by_size.1.2"} <= sent
+        assert "by_grade.1.1" not in sent
+        assert (counts(world), counts(world, ByHouse)) == ({1: 2}, {"x": 1})
         assert differences() == []
 
 
