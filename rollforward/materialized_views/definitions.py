@@ -10,7 +10,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.materialized_views.catalog import Catalog, view_name
-from rollforward.materialized_views.entities import ViewRow
+from rollforward.materialized_views.entities import ViewRow, table_and_row
 from rollforward.materialized_views.rows import BadContributionError, Row, Value, checked
 from rollforward.materialized_views.updates import source_name
 from rollforward.materialized_views.view import View, check_views, kind_of
@@ -103,7 +103,7 @@ class ViewDefinitions:
 def identity(key: Any) -> Any:
     """Return the key that names a source: of a view's row, without its table."""
     if key.kind() == VIEW_ROW_KIND:
-        table, _, row = key.id().partition(":")
+        table, row = table_and_row(key)
         return ndb.Key(view_name(table), row)
     return key
 

@@ -88,6 +88,12 @@ def row_key(table: str, row: str) -> Any:
     return ndb.Key(ViewRow, f"{table}:{row}")
 
 
+def table_and_row(key: Any) -> tuple[str, str]:
+    """Return the table and the row, as JSON, of a row's key."""
+    table, _, row = str(key.id()).partition(":")
+    return table, row
+
+
 def row_marker_key(row: Any, source: str) -> Any:
     """Return the key of a source's marker in a row."""
     return ndb.Key(RowMarker, source, parent=row)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from rollforward.materialized_views.entities import ViewRow
+from rollforward.materialized_views.entities import ViewRow, table_and_row
 from rollforward.runtime.texts import has_unpaired_surrogate
 
 Value = int | float | str
@@ -246,7 +246,7 @@ class Row:
     @classmethod
     def of(cls, entity: ViewRow, kind: str = "") -> Row:
         """Return what an entity says."""
-        text = entity.key.id().partition(":")[2]
+        _, text = table_and_row(entity.key)
         return cls(row_name(text), entity.counts, entity.sums, entity.applied, kind)
 
     @property

@@ -25,6 +25,7 @@ from rollforward.materialized_views.entities import (
     rank_prefix,
     row_key,
     row_marker_key,
+    table_and_row,
 )
 from rollforward.materialized_views.maintenance.walks import Walk, contributions_of
 from rollforward.materialized_views.rows import (
@@ -128,7 +129,7 @@ def audit_row(walk: Walk, key: Any, ranked: Sequence[str]) -> Doubt | None:
     except TRANSIENT:
         raise
     except Exception as error:
-        name = key.id().partition(":")[2]
+        _, name = table_and_row(key)
         return Doubt(f"row {name} cannot be read: {type(error).__name__}: {error}", None)
 
 
@@ -174,7 +175,7 @@ class RowAudit:
     @property
     def name(self) -> str:
         """The row's name, as it is stored."""
-        return str(self.row.key.id()).partition(":")[2]
+        return table_and_row(self.row.key)[1]
 
     def verdict(self) -> Doubt | None:
         """Return the first thing that is wrong with the row."""

@@ -13,7 +13,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import Catalog, CatalogStore, any_catalog_key
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
-from rollforward.materialized_views.entities import ViewRow, row_key
+from rollforward.materialized_views.entities import ViewRow, row_key, table_and_row
 from rollforward.materialized_views.rows import BadContributionError, empty_row
 from rollforward.materialized_views.updates import Apply, Propagate, RowUpdates
 from rollforward.materialized_views.updating.contribute import Contributor
@@ -167,8 +167,7 @@ class Applier:
         except BadContributionError:  # Before the first write: it is of the row, and of no view.
             refused.add(table)
         if refused:
-            name = key.id().partition(":")[2]
-            outbox.enqueue(clients, self.propagate_task, Propagate(table, name))
+            outbox.enqueue(clients, self.propagate_task, Propagate(*table_and_row(key)))
 
     def propagate(self, clients: Clients, args: Propagate) -> None:
         """Contribute a row, as it is now, to the views downstream of it.

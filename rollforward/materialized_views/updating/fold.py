@@ -28,6 +28,7 @@ from rollforward.materialized_views.entities import (
     rank_prefix,
     row_key,
     row_marker_key,
+    table_and_row,
 )
 from rollforward.materialized_views.rows import (
     MAX_SUMS,
@@ -140,7 +141,7 @@ def fold(
             add_entry(row, entry)
         changed[source] = entry
     if len(row.sums) > limit:
-        table, _, name = row.key.id().partition(":")
+        table, name = table_and_row(row.key)
         many = f"row {name} of {table} would have {len(row.sums)} measures"
         hint = "let its sources share names, or part it into rows"
         raise BadContributionError(f"{many}, at most {limit}: {hint}")
@@ -166,7 +167,7 @@ def _from_source_marker(update: Update, marker: SourceMarker | None, row: Any) -
     """
     if marker is None:
         return None
-    table, _, name = row.id().partition(":")
+    table, name = table_and_row(row)
     stored = marker.contributions.get(table, {}).get(name)
     return RowEntry(update.source, stored[0], stored[1]) if stored else None
 
