@@ -10,8 +10,8 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkPack
-from rollforward.materialized_views import Apply
 from rollforward.materialized_views.rows import BadContributionError, RowEntry
+from rollforward.materialized_views.updates import Update
 from rollforward.materialized_views.updating import apply, fold
 from rollforward.outbox.entities import OutboxTask
 from rollforward.testing.injection import FLUSH, KINDS, OVERLAP
@@ -136,9 +136,10 @@ def test_views_are_right_with_all_deliveries_side_by_side(scenario: SaveScenario
         Explorer(scenario.world, scenario).play()
 
 
-def believe_the_task(source: str, marker: Any, args: Apply) -> RowEntry | None:
-    update = next(update for update in args.updates if update.source == source)
-    return None if update.measures is None else RowEntry(source, update.sequence, update.measures)
+def believe_the_task(update: Update, marker: object, row: object) -> RowEntry | None:
+    if update.measures is None:
+        return None
+    return RowEntry(update.source, update.sequence, update.measures)
 
 
 @pytest.mark.parametrize(
