@@ -228,9 +228,7 @@ def test_a_look_that_misses_what_waits_is_found(
     else:
         monkeypatch.setattr(catch_up, "has_pending_rows", lambda table: False)
     with pytest.raises(AssertionError):
-        test_a_confirming_walk_reads_its_sources_while_an_update_waits(
-            here, monkeypatch, is_of_old
-        )
+        test_a_confirming_walk_reads_its_sources_while_an_update_waits(here, monkeypatch, is_of_old)
 
 
 def test_draws_that_stand_for_all_are_found(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
