@@ -4,15 +4,17 @@
 previous bucket. So one bucket far off is enough, and so are several somewhat off to the same side.
 
 Evidence alone calls every odd hour news, and some series have one each day. So a spike must break
-a record of its own series as well (`highs.py`): its count is a quarter above the highest count of
-the last four weeks, or its evidence is half above the highest evidence. A dip has no such count,
-since most series fall near zero each night: its evidence must be a record, and twice a spike's.
+a record of its own series as well (`highs.py`): its count, or the mean count of the hour, is a
+quarter above the highest one of the last four weeks, or its evidence is half above the highest
+evidence. The hour finds events that last, whose buckets are below the highest bucket. A dip has no
+such count, since most series fall near zero each night: its evidence must be a record, and twice a
+spike's.
 
 A spike is reported at once, in the first incomplete bucket, since further records only add to it.
 A dip is reported for complete buckets only, since missing records may still arrive.
 
-Source: the Zeitgeist pipeline of the MillWheel paper, 2013; the sum that fades is S. Roberts's
-"Control chart tests based on geometric moving averages", 1959.
+Source: the Zeitgeist pipeline of the MillWheel paper, 2013; the sum and the mean that fade are
+S. Roberts's "Control chart tests based on geometric moving averages", 1959.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pipelines.zeitgeist.highs import Highs
-from pipelines.zeitgeist.model import Expected
+from pipelines.zeitgeist.model import BUCKETS_AN_HOUR, Expected
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 
 Kind = Literal["spike", "dip"]
@@ -40,7 +42,9 @@ class Rules:
 
     Attributes:
         spike, dip: The least evidence; its standard deviation is 1 / sqrt(1 - 0.25).
-        count, evidence: How far a record surpasses the highest one of the last weeks, as a factor.
+        count: How far a count, or the mean count of an hour, surpasses the highest one of the last
+            weeks when it is a record, as a factor.
+        evidence: The same for the evidence.
     """
 
     spike: float = 5.0
@@ -90,17 +94,13 @@ class Side:
         """Return the evidence with one more bucket, `buckets` after the last one."""
         return max(0.0, FADING**buckets * self.evidence + SIGNS[self.kind] * distance)
 
-    def bar(self, count: float, rules: Rules, *, begins_day: bool) -> float | None:
-        """Return the evidence that a count needs for an alert; None: too few days were seen."""
-        evidences, counts = self.evidences, self.counts
-        if begins_day:
-            evidences, counts = evidences.of_next_day(), counts.of_next_day()
-        if evidences.highest is None:
+    def bar(self, rules: Rules, *, begins_day: bool, has_record_count: bool) -> float | None:
+        """Return the evidence that an alert needs; None: too few days were seen."""
+        highest = self.evidences.highest_before(begins_day=begins_day)
+        if highest is None:
             return None
         least = rules.least(self.kind)
-        if counts.highest is not None and count > rules.count * counts.highest:
-            return least
-        return max(least, rules.evidence * evidences.highest)
+        return least if has_record_count else max(least, rules.evidence * highest)
 
     def is_quiet(self, at: int) -> bool:
         return self.told_at is not None and at < self.told_at + REFRACTORY_MS
@@ -135,12 +135,47 @@ class Side:
 
 
 @dataclass
+class Hour:
+    """Mean count of about the last hour, in which older buckets fade, and its highest values."""
+
+    mean: float = 0.0
+    means: Highs = field(default_factory=Highs)
+
+    def with_(self, count: float) -> float:
+        """Return the mean with one more bucket."""
+        return self.mean + (count - self.mean) / BUCKETS_AN_HOUR
+
+    def take(self, count: float) -> None:
+        self.mean = round(self.with_(count), 3)
+        self.means.take(self.mean)
+
+    def kept(self) -> list[Any]:
+        """Return the state as JSON."""
+        return [self.mean, self.means.today, self.means.days]
+
+    @classmethod
+    def of(cls, stored: list[Any] | None) -> Hour:
+        """Return the hour of a stored state; a new one if there is none."""
+        return cls(stored[0], Highs(*stored[1:])) if stored else cls()
+
+    def named(self) -> dict[str, Any]:
+        """Return the state as JSON, each number by its name."""
+        return {"mean": self.mean, "means": vars(self.means)}
+
+    @classmethod
+    def of_named(cls, stored: dict[str, Any] | None) -> Hour:
+        """Return the hour of a stored state by names; a new one if there is none."""
+        return cls(stored["mean"], Highs(**stored["means"])) if stored else cls()
+
+
+@dataclass
 class Detector:
-    """State of one series, of constant size: 3 x 28 numbers and a few more."""
+    """State of one series, of constant size: 4 x 28 numbers and a few more."""
 
     sides: dict[Kind, Side] = field(default_factory=lambda: {kind: Side(kind) for kind in SIGNS})
     last: int | None = None  # The beginning of the last bucket.
     taken: int = 0  # Number of complete buckets, so that a lost or duplicate one shows.
+    hour: Hour = field(default_factory=Hour)
     rules: Rules = RULES
 
     def partial(self, start: int, at: int, count: float, expected: Expected) -> list[Alert]:
@@ -159,13 +194,16 @@ class Detector:
 
     def complete(self, start: int, count: float, expected: Expected) -> list[Alert]:
         """Process a complete bucket; the buckets are in order."""
-        alerts = list[Alert]()
+        alerts, begins_day = list[Alert](), self._begins_day(start)
         for side in self.sides.values():
             evidence, told = self._check(side, start, start + BUCKET_MS, count, expected)
             alerts += told
-            if self._begins_day(start):
+            if begins_day:
                 side.end_day()
             side.take(evidence, count)
+        if begins_day:
+            self.hour.means.end_day()
+        self.hour.take(count)
         self.last, self.taken = start, self.taken + 1
         return alerts
 
@@ -177,11 +215,22 @@ class Detector:
     ) -> tuple[float, list[Alert]]:
         """Return the evidence of a bucket, and the alert that it leads to."""
         evidence = self._evidence(side, start, count, expected)
-        bar = side.bar(count, self.rules, begins_day=self._begins_day(start))
-        if bar is None or evidence <= bar or side.is_quiet(at):
+        if evidence <= self.rules.least(side.kind) or side.is_quiet(at):
+            return evidence, []
+        has_record_count = side.kind == SPIKE and self._has_record_count(start, count)
+        begins_day = self._begins_day(start)
+        bar = side.bar(self.rules, begins_day=begins_day, has_record_count=has_record_count)
+        if bar is None or evidence <= bar:
             return evidence, []
         side.told_at = at
         return evidence, [Alert(side.kind, start, at, count, expected.count(0), evidence, bar)]
+
+    def _has_record_count(self, start: int, count: float) -> bool:
+        """Return whether a bucket, or the hour that it ends, surpasses those of the last weeks."""
+        begins_day, least = self._begins_day(start), self.rules.count
+        return self.sides[SPIKE].counts.is_record(
+            count, least, begins_day=begins_day
+        ) or self.hour.means.is_record(self.hour.with_(count), least, begins_day=begins_day)
 
     def _evidence(self, side: Side, start: int, count: float, expected: Expected) -> float:
         last_start = start if self.last is None else self.last
@@ -196,6 +245,7 @@ class Detector:
             "last": self.last,
             "taken": self.taken,
             "sides": {kind: side.kept() for kind, side in self.sides.items()},
+            "hour": self.hour.kept(),
         }
 
     @classmethod
@@ -204,7 +254,7 @@ class Detector:
         if not stored or "sides" not in stored:
             return cls()
         sides = {kind: Side.of(kind, stored["sides"][kind]) for kind in SIGNS}
-        return cls(sides, stored["last"], stored["taken"])
+        return cls(sides, stored["last"], stored["taken"], Hour.of(stored.get("hour")))
 
     # As a state of version 2
 
@@ -214,6 +264,7 @@ class Detector:
             "last": self.last,
             "taken": self.taken,
             "sides": {kind: asdict(side) for kind, side in self.sides.items()},
+            "hour": self.hour.named(),
         }
 
     @classmethod
@@ -222,4 +273,4 @@ class Detector:
         if not stored or "evidences" not in stored["sides"][SPIKE]:
             return cls()
         sides = {kind: Side.of_named(stored["sides"][kind]) for kind in SIGNS}
-        return cls(sides, stored["last"], stored["taken"])
+        return cls(sides, stored["last"], stored["taken"], Hour.of_named(stored.get("hour")))

@@ -31,6 +31,11 @@ class Highs:
         """The highest value of the earlier days; None: too few days were seen."""
         return max(self.days) if len(self.days) >= MIN_DAYS else None
 
+    def is_record(self, value: float, times: float, *, begins_day: bool) -> bool:
+        """Return whether a value surpasses `times` the highest one of the days before its own."""
+        highest = self.highest_before(begins_day=begins_day)
+        return highest is not None and value > times * highest
+
     def take(self, value: float) -> None:
         self.today = max(self.today, value)
 
@@ -40,8 +45,10 @@ class Highs:
         self.days = [*self.days, min(self.today, limit)][-DAYS:]
         self.today = 0.0
 
-    def of_next_day(self) -> Highs:
-        """Return the values after the end of the day."""
+    def highest_before(self, *, begins_day: bool) -> float | None:
+        """Return the highest value of the days before a bucket; `begins_day`: today is over."""
+        if not begins_day:
+            return self.highest
         next_day = replace(self)
         next_day.end_day()
-        return next_day
+        return next_day.highest

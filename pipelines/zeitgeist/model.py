@@ -14,7 +14,6 @@ time); P. Huber, "Robust estimation of a location parameter", 1964, for the bord
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +38,8 @@ BORDER = 3.0
 DEVIATIONS = math.sqrt(math.pi / 2)
 # Lower limit of a spread: counts that vary by less than 10 % are odd themselves.
 MIN_SPREAD = 0.1
+# Added to the mean count of rare events (Jeffreys): where none was seen, one is no wonder.
+UNSEEN = 0.5
 # Decimals of stored numbers, for a short state.
 DIGITS = 6
 
@@ -92,12 +93,29 @@ class Cell:
 
 
 @dataclass
+class Cells:
+    """Cells by hour, in their stored form, since a record reads and writes one of them."""
+
+    stored: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __getitem__(self, hour: int) -> Cell:
+        return Cell(*self.stored.get(str(hour), ()))
+
+    def __setitem__(self, hour: int, cell: Cell) -> None:
+        self.stored[str(hour)] = _numbers(cell)
+
+    def kept(self) -> dict[str, list[Any]]:
+        """Return the state as JSON."""
+        return dict(self.stored)
+
+
+@dataclass
 class Model:
     """Model of one series, of constant size: 193 cells."""
 
     all: Cell = field(default_factory=Cell)
-    hours: dict[int, Cell] = field(default_factory=dict)  # Hours of the day.
-    week: dict[int, Cell] = field(default_factory=dict)  # Hours of the week, from Thursday 0:00.
+    hours: Cells = field(default_factory=Cells)  # Hours of the day.
+    week: Cells = field(default_factory=Cells)  # Hours of the week, from Thursday 0:00.
     level: float = 0.0
 
     def expected(self, start: int) -> Expected | None:
@@ -106,8 +124,10 @@ class Model:
             return None
         mean, deviation = self._usual(start)
         mean += self.level
-        # A count of rare events varies by its square root, even if it has not yet.
-        min_spread = 1 / math.sqrt(1 + max(0.0, math.expm1(mean)))
+        # A count of rare events varies by its square root, even if it has not yet; on the scale of
+        # the model that is the root over 1 + count.
+        count = max(0.0, math.expm1(mean)) + UNSEEN
+        min_spread = math.sqrt(count) / (1 + count)
         return Expected(mean, max(DEVIATIONS * deviation, min_spread, MIN_SPREAD))
 
     def learn(self, start: int, count: float) -> None:
@@ -119,16 +139,18 @@ class Model:
         distance = value - self._usual(start)[0] - self.level if self.all.seen else 0.0
         value -= self.level
         self.all.learn(value, distance, MEMORY * HOURS_A_DAY)
-        self.hours.setdefault(_of_day(start), Cell()).learn(value, distance, MEMORY)
-        self.week.setdefault(_of_week(start), Cell()).learn(value, distance, MEMORY)
+        for cells, hour in ((self.hours, _of_day(start)), (self.week, _of_week(start))):
+            cell = cells[hour]
+            cell.learn(value, distance, MEMORY)
+            cells[hour] = cell
         if expected is not None:
             self.level = round(self.level + distance / LEVEL_MEMORY, DIGITS)
 
     def _usual(self, start: int) -> tuple[float, float]:
         """Return mean and deviation of a bucket, without the level."""
         usual = self.all.mean, self.all.deviation
-        usual = self.hours.get(_of_day(start), Cell()).among(usual)
-        return self.week.get(_of_week(start), Cell()).among(usual)
+        usual = self.hours[_of_day(start)].among(usual)
+        return self.week[_of_week(start)].among(usual)
 
     # As a state
 
@@ -136,8 +158,8 @@ class Model:
         """Return the state as JSON."""
         return {
             "all": _numbers(self.all),
-            "hours": {str(hour): _numbers(cell) for hour, cell in self.hours.items()},
-            "week": {str(hour): _numbers(cell) for hour, cell in self.week.items()},
+            "hours": self.hours.kept(),
+            "week": self.week.kept(),
             "level": self.level,
         }
 
@@ -146,17 +168,12 @@ class Model:
         """Return the model of a stored state; a new one if there is none."""
         if not stored:
             return cls()
-        return cls(
-            Cell(*stored["all"]), _cells(stored["hours"]), _cells(stored["week"]), stored["level"]
-        )
+        hours, week = (Cells(dict(stored[name])) for name in ("hours", "week"))
+        return cls(Cell(*stored["all"]), hours, week, stored["level"])
 
 
-def _numbers(cell: Cell) -> Iterable[float]:
+def _numbers(cell: Cell) -> list[Any]:
     return [cell.seen, cell.mean, cell.deviation]
-
-
-def _cells(stored: dict[str, list[Any]]) -> dict[int, Cell]:
-    return {int(hour): Cell(*numbers) for hour, numbers in stored.items()}
 
 
 def _of_day(start: int) -> int:

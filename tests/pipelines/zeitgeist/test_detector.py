@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from pipelines.zeitgeist.detector import (
     SPIKE,
     Alert,
     Detector,
+    Hour,
 )
 from pipelines.zeitgeist.highs import DAYS, Highs
 from pipelines.zeitgeist.model import MIN_SEEN, Model
@@ -129,6 +131,39 @@ def test_a_series_that_bursts_each_day_has_a_higher_bar() -> None:
     assert 39 * DAY + 50 in [each.start // BUCKET_MS for each in alerts(mixed)]
 
 
+def test_an_hour_that_is_a_record_is_told_although_no_bucket_of_it_is() -> None:
+    """An event that lasts: each bucket is half of the burst of each day, the hour is a record."""
+    lasting = during(12 * DAY + 60, 24, 2.5)
+    counts = series(14, lambda bucket: 5.0 if bucket % DAY == 50 else lasting(bucket))
+    found = [alert for alert in alerts(counts) if alert.start // DAY_MS >= 6]
+
+    assert [(alert.kind, alert.start // DAY_MS) for alert in found] == [(SPIKE, 12)]
+    assert found[0].bar == RULES.spike
+    assert found[0].count < max(count for _, count in counts[: 12 * DAY]) / RULES.count
+    hour, hours = 0.0, list[float]()
+    for _, count in counts:
+        hour += (count - hour) / 12
+        hours.append(hour)
+    least = RULES.count * max(hours[: 12 * DAY])
+    assert found[0].start // BUCKET_MS == next(n for n, hour in enumerate(hours) if hour > least)
+
+
+def test_an_hour_that_is_a_record_is_told_while_its_last_bucket_is_open() -> None:
+    """As an open bucket only grows, it is told in the bucket in which a plain run tells it."""
+    lasting = during(12 * DAY + 60, 24, 2.5)
+    counts = series(13, lambda bucket: 5.0 if bucket % DAY == 50 else lasting(bucket))
+    plain = [alert for alert in alerts(counts) if alert.start >= 12 * DAY_MS]
+    zeitgeist, found = Zeitgeist(), list[Alert]()
+    for start, count in counts:
+        expected = zeitgeist.model.expected(start)
+        if expected is not None and start >= 12 * DAY_MS:
+            found += zeitgeist.detector.partial(start, start + 1, count, expected)
+        found += [alert for alert in zeitgeist.alerts(start, count) if start >= 12 * DAY_MS]
+
+    assert [alert.start for alert in found] == [alert.start for alert in plain] != []
+    assert found[0].at == found[0].start + 1
+
+
 def test_an_event_does_not_hide_a_smaller_one_of_another_day() -> None:
     """Of a burst of 200 times the bar has learned no more than of one that just reached it."""
     first, second = during(4 * DAY + 50, 5, 200.0), during(6 * DAY + 50, 5, 8.0)
@@ -175,6 +210,7 @@ def test_what_is_kept_is_all_there_is_and_does_not_grow() -> None:
     alerts(series(32), long)
     assert len(long.detector.sides[SPIKE].evidences.days) == DAYS
     assert len(long.detector.sides[SPIKE].counts.days) == DAYS
+    assert len(long.detector.hour.means.days) == DAYS
     assert len(json.dumps([long.model.kept(), long.detector.kept()])) < 10_000
 
 
@@ -191,14 +227,38 @@ def test_a_state_of_one_version_is_one_of_the_other() -> None:
     assert Detector.of_named(second.upgrade({}, 1)["named"]) == Detector()
 
 
-def test_rare_counts_vary_by_chance_and_are_not_odd() -> None:
-    """Of a mean of one in five minutes, none for a quarter of an hour is no dip."""
+def rare(days: int, mean: float) -> Series:
     rng = random.Random(5)
-    counts = [
-        (bucket * BUCKET_MS, sum(rng.random() < 0.1 for _ in range(10)))
-        for bucket in range(8 * DAY)
+    return [
+        (bucket * BUCKET_MS, sum(rng.random() < mean / 10 for _ in range(10)))
+        for bucket in range(days * DAY)
     ]
-    assert len(alerts(counts)) <= 2
+
+
+@pytest.mark.parametrize("mean", [0.03, 0.3, 1.0])
+def test_rare_counts_vary_by_chance_and_are_not_odd(mean: float) -> None:
+    """Of a mean of one in five minutes, none for a quarter of an hour is no dip."""
+    assert alerts(rare(10, mean)) == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_first_count_of_a_silent_series_is_no_spike(count: int) -> None:
+    event = 6 * DAY + 3
+    assert alerts([(n * BUCKET_MS, count if n == event else 0) for n in range(7 * DAY)]) == []
+
+
+def test_a_burst_of_rare_counts_is_told() -> None:
+    """Three times 6 in five minutes, where the mean is one in a quarter of an hour."""
+    event = 9 * DAY + 7
+    counts = [
+        (start, 6 if event <= start // BUCKET_MS < event + 3 else count)
+        for start, count in rare(10, 0.3)
+    ]
+    found = [alert for alert in alerts(counts) if alert.start // BUCKET_MS >= event]
+
+    assert [(alert.kind, alert.start // BUCKET_MS < event + 3) for alert in found] == [
+        (SPIKE, True)
+    ]
 
 
 def test_silent_days_give_no_record_that_lasts() -> None:
@@ -208,6 +268,21 @@ def test_silent_days_give_no_record_that_lasts() -> None:
         highs.take(highest)
         highs.end_day()
     assert highs.highest == 100.0
+
+
+def test_a_state_without_an_hour_keeps_all_else() -> None:
+    """G15: of before the mean of the hour, in both forms; and what is read of it has not moved."""
+    zeitgeist = Zeitgeist()
+    alerts(series(8, during(6 * DAY, 3, 9.0)), zeitgeist)
+    detector = zeitgeist.detector
+    without = replace(detector, hour=Hour())
+
+    for stored, read in ((detector.kept(), Detector.of), (detector.named(), Detector.of_named)):
+        assert read(stored) == detector != without
+        del stored["hour"]
+        assert read(stored) == without
+        assert sorted(stored) == ["last", "sides", "taken"]
+    assert len(detector.kept()["sides"][SPIKE]) == 4
 
 
 def test_a_state_of_another_form_is_learned_anew() -> None:
