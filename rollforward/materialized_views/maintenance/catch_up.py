@@ -14,18 +14,28 @@ the folds take. Reading all of a page at each look made the reads of a rebuild g
 
 A source that is saved again and again waits for what was sent after the walk began. So it keeps no
 other source of its page waiting.
+
+A walk over sources does not meet the rows that a source has left, nor a source that was deleted.
+`hold_departed` looks for these among the updates that wait, before the table is swapped in.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from google.cloud import ndb
 
 from rollforward.continuations.entities import run_key
-from rollforward.materialized_views.entities import RowMarker, marker_key
+from rollforward.datastore.batched import batched
+from rollforward.materialized_views.entities import (
+    RowMarker,
+    marker_key,
+    row_key,
+    row_marker_key,
+)
 from rollforward.materialized_views.maintenance.audit import row_marker_of
 from rollforward.materialized_views.maintenance.walks import (
     CATCH_UP,
@@ -33,12 +43,25 @@ from rollforward.materialized_views.maintenance.walks import (
     Walk,
     contributions_of,
 )
-from rollforward.materialized_views.updating.transport import has_pending_rows
+from rollforward.materialized_views.updates import Apply
+from rollforward.materialized_views.updating.transport import (
+    UpdateTransport,
+    has_pending_rows,
+    pending_keys,
+    saved_at,
+)
 from rollforward.outbox.entities import LONG_AGO, RowId
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+
+log = logging.getLogger(__name__)
 
 # So many sources are drawn from a page with more, and so many of them are many.
 DRAWN, MANY = 4, 2
+# Updates that are read at once.
+PAGE_SIZE = 100
+# A table that is confirmed waits so long for updates by which sources leave rows.
+PATIENT_FOR = datetime.timedelta(hours=1)
 
 
 def are_waiting(clients: Clients, walk: Walk, sources: Sequence[Any]) -> list[bool]:
@@ -96,3 +119,43 @@ def _sent(marker: Any, tag: str) -> str:
 
 def _holds(row_marker: RowMarker | None, sequence: int) -> bool:
     return row_marker is not None and row_marker.sequence >= sequence
+
+
+def hold_departed(clients: Clients, transport: UpdateTransport, walks: Sequence[Walk]) -> bool:
+    """Return whether a row of a table holds a source that left it before the table was confirmed.
+
+    An update that is parked is not waited for any longer than PATIENT_FOR.
+
+    Args:
+        walks: Those of the table; all of them have confirmed.
+    """
+    runs = ndb.get_multi([run_key(walk.run_id(CONFIRM)) for walk in walks])
+    if naive_utc(clients.clock.now()) - max(run.ended for run in runs) > PATIENT_FOR:
+        return False
+    # A save has the time of its own machine.
+    began = max(run.started for run in runs) + datetime.timedelta(seconds=CLOCK_SKEW_S)
+    early = [key for key in pending_keys(walks[0].table) if saved_at(key) < began]
+    return any(_hold_departed(transport, ndb.get_multi(keys)) for keys in batched(early, PAGE_SIZE))
+
+
+def _hold_departed(transport: UpdateTransport, waiting: Sequence[Any]) -> bool:
+    applies = [_read(transport, stored) for stored in waiting if stored is not None]
+    left = [
+        (row_marker_key(row_key(apply.table, apply.row), update.source), update.sequence)
+        for apply in applies
+        if apply is not None
+        for update in apply.updates
+        if update.measures is None
+    ]
+    held = ndb.get_multi([key for key, _ in left])
+    both = zip(held, left, strict=True)
+    return any(marker is not None and marker.sequence < sequence for marker, (_, sequence) in both)
+
+
+def _read(transport: UpdateTransport, stored: Any) -> Apply | None:
+    """Return the updates in an outbox row or a work pack; None: this version cannot read them."""
+    try:
+        return transport.read(stored)
+    except Exception:  # It may be of any version, or made by hand.
+        log.warning("%s cannot be read", stored.key.id(), exc_info=True)
+        return None

@@ -3,9 +3,10 @@
 `rebuild` begins a new table. From that commit on every save contributes to it, too, since saves
 read the catalog in their own transaction. A first walk contributes the earlier sources (backfill).
 A second walk (catch up) waits until all contributions are applied. From then on tokens wait for the
-new table, too. A third walk (confirm) waits until all earlier saves are applied, so the swap
-unsatisfies no token. Then one commit makes the new table the one that is read, and the old one is
-dropped. Writes continue throughout, and readers see the old table until the swap.
+new table, too. A third walk (confirm) waits until all earlier saves are applied, and the swap until
+no row holds a source that has left it, so the swap unsatisfies no token. Then one commit makes the
+new table the one that is read, and the old one is dropped. Writes continue throughout, and readers
+see the old table until the swap.
 
 Lost on failure: nothing. Each step is done again by the sweep if the worker that began it died.
 
@@ -30,7 +31,7 @@ from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.materialized_views.catalog import Catalog, TableSet
 from rollforward.materialized_views.definitions import identity
 from rollforward.materialized_views.group import ViewGroup
-from rollforward.materialized_views.maintenance.catch_up import are_waiting
+from rollforward.materialized_views.maintenance.catch_up import are_waiting, hold_departed
 from rollforward.materialized_views.maintenance.tables import Tables
 from rollforward.materialized_views.maintenance.verify import FAILED, Verification, Verifier
 from rollforward.materialized_views.maintenance.walks import (
@@ -221,6 +222,8 @@ class ViewMaintenance:
             transact(lambda: self._tables.let_wait(view, table))
         if not self._is_done(clients, walks, CONFIRM):
             return
+        if hold_departed(clients, self._contributor.transport, walks):
+            return  # Until the sweep looks again.
         if transact(lambda: self._tables.swap(view, table)):
             affected = (view, *self._definitions.downstream_of(view))
             _each([partial(self.advance, clients, one) for one in affected])

@@ -13,7 +13,7 @@ the fork-join queue of their row. This one still joins and shows them.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,8 +168,18 @@ def has_pending(row: str) -> bool:
 
 def has_pending_rows(table: str) -> bool:
     """Return whether anything waits for any row of a table, whichever way it travels."""
+    return _has_any(*_pending_of(table))
+
+
+def pending_keys(table: str) -> Iterator[Any]:
+    """Yield the keys of all that waits for rows of a table, whichever way it travels."""
+    for query in _pending_of(table):
+        yield from query.iter(keys_only=True)
+
+
+def _pending_of(table: str) -> Sequence[Any]:
     prefix = f"{table}:"
-    return _has_any(rows_of_tags(prefix), packs_tagged_under(prefix))
+    return rows_of_tags(prefix), packs_tagged_under(prefix)
 
 
 def _has_any(*queries: Any) -> bool:

@@ -15,9 +15,10 @@ from rollforward.materialized_views import View, ViewMaintenance
 from rollforward.materialized_views import catalog_changes as changes
 from rollforward.materialized_views.catalog import Catalog
 from rollforward.materialized_views.maintenance.tables import Tables
-from rollforward.materialized_views.maintenance.walks import CONFIRM
+from rollforward.materialized_views.maintenance.walks import CATCH_UP, CONFIRM
 from rollforward.materialized_views.reader import ViewReader
 from rollforward.outbox.entities import OutboxTask
+from rollforward.testing.world import SWEPT_EVERY_S
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import in_a_thread, one_emulator
 from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, ByGrade, pupil
@@ -89,6 +90,50 @@ def test_a_token_is_met_when_the_table_that_is_about_to_be_read_holds_it_too(
     assert live_meanwhile == "by_grade.1.1"
     assert SCHOOL.catalog().live(ByGrade) == table
     assert (after.is_satisfied, [row.count for row in after.rows]) == (True, [2])
+
+
+@one_emulator
+@pytest.mark.parametrize("moves", [True, False], ids=["moves", "is deleted"])
+def test_a_token_stays_met_when_a_source_leaves_a_row_during_the_catch_up(
+    here: World, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """C5: the swap waits until the new table's row has let the source go, too."""
+    SCHOOL.save(here.clients, pupil("bob", 1), pupil("ada", 1))
+    here.settle()
+    table = BUILDS.rebuild(here.clients, ByGrade)
+    with monkeypatch.context() as patch:
+        sound = ViewMaintenance._is_done
+        patch.setattr(
+            ViewMaintenance,
+            "_is_done",
+            lambda self, clients, walks, step: (
+                sound(self, clients, walks, step) and step != CATCH_UP
+            ),
+        )
+        here.settle()
+    if moves:
+        token = SCHOOL.save(here.clients, pupil("ada", 2))
+    else:
+        token = SCHOOL.delete(here.clients, pupil("ada", 1).key)
+    for waiting in OutboxTask.query().fetch():
+        args = SCHOOL.task.read(waiting.body.encode())
+        if args.table != table or args.row == "2":
+            SCHOOL.apply(here.clients, args)
+    before = SCHOOL.read(here.clients, ByGrade, at_least=token, timeout_s=0)
+    in_a_thread(lambda: advanced(here))
+    live_meanwhile = SCHOOL.catalog().live(ByGrade)
+    meanwhile = SCHOOL.read(here.clients, ByGrade)
+    here.settle()
+    here.clock.sleep(SWEPT_EVERY_S)
+    here.sweep()
+    after = SCHOOL.read(here.clients, ByGrade, at_least=token, timeout_s=0)
+
+    assert before.is_satisfied
+    assert live_meanwhile == "by_grade.1.1"
+    assert meanwhile.rows == before.rows
+    assert SCHOOL.catalog().live(ByGrade) == table
+    assert after.is_satisfied
+    assert {row.name: row.count for row in after.rows} == ({1: 1, 2: 1} if moves else {1: 1})
 
 
 def body_of(world: World, task_name: str) -> bytes:
