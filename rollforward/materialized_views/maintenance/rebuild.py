@@ -288,7 +288,9 @@ class ViewMaintenance:
         return [DeferredItemError("its update waits") if waits else None for waits in waiting]
 
     def _walked(self, clients: Clients, walk: Walk) -> None:
-        self.advance(clients, self.views.views[walk.view])
+        view = self.views.views.get(walk.view)
+        if view is not None:  # Else it has been retired.
+            self.advance(clients, view)
 
     def _dropped(self, clients: Clients, walk: Walk) -> None:
         """Drop the markers after the rows: a row that is gone takes no more updates."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollforward.continuations.errors import UnknownRunError
 from rollforward.continuations.progress import RunProgress, progress
-from rollforward.continuations.sources import EntitySource, NumberSource
+from rollforward.continuations.sources import EntitySource, Slice, Span
 from rollforward.materialized_views.catalog import Catalog, CatalogStore, TableSpec
 from rollforward.materialized_views.definitions import ViewDefinitions
 from rollforward.materialized_views.entities import (
@@ -21,7 +21,7 @@ from rollforward.materialized_views.entities import (
 from rollforward.materialized_views.view import View, is_view, kind_of
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import hashed_name
-from rollforward.tasks.errors import Retry
+from rollforward.tasks.errors import OtherVersionError, Retry
 
 BACKFILL, CATCH_UP, DROP, VERIFY = "backfill", "catch-up", "drop", "verify"
 CONFIRM = "confirm"  # The walk of the catch-up once more.
@@ -48,6 +48,19 @@ class Walk:
         return hashed_name("views", step, self.table, self.kind)
 
 
+class NoItems:
+    """The source of a walk that has nothing to do any more: the items of its pages are gone."""
+
+    def split(self, max_spans: int) -> list[Span]:
+        return [Span()]
+
+    def read(self, span: Span, size: int) -> Slice[Any]:
+        return Slice([], [], "", None)
+
+    def load(self, load_from: str, names: Sequence[str]) -> list[Any]:
+        return [None] * len(names)
+
+
 @dataclass(frozen=True)
 class Walks:
     """The walks over the sources of a group."""
@@ -69,7 +82,10 @@ class Walks:
     def items(self, walk: Walk) -> Any:
         """Return the keys of the items to walk over, as a source of a run.
 
+        A walk over sources that this version does not know ends once its table is gone.
+
         Raises:
+            OtherVersionError: only another version of the app has the view.
             Retry: only another version of the app knows these sources, and builds their table.
         """
         if walk.kind == ROWS:
@@ -78,13 +94,16 @@ class Walks:
             return EntitySource(RowMarker, key_range=markers_between(walk.table), keys_only=True)
         if walk.source_table:
             return EntitySource(ViewRow, key_prefix=f"{walk.source_table}:", keys_only=True)
-        view = self.definitions.views[walk.view]
-        kinds = {kind_of(kind): kind for kind in (view.source, *view.joins)}
+        view = self.definitions.views.get(walk.view)
+        kinds = {kind_of(kind): kind for kind in (view.source, *view.joins)} if view else {}
         if walk.kind in kinds:
             return EntitySource(kinds[walk.kind], keys_only=True)
-        if self.catalogs.read().building(view) == walk.table:
+        catalog = self.catalogs.read()
+        if view is None and not catalog.is_gone(walk.table):
+            raise OtherVersionError(f"{walk.table} belongs to another version, which has its view")
+        if view is not None and catalog.building(view) == walk.table:
             raise Retry(f"{walk.table} belongs to another version, which knows {walk.kind}")
-        return NumberSource(0)
+        return NoItems()
 
     def guess(self, walk: Walk) -> int | None:
         """Return about how many items a walk will meet, by the counts of the table that is read."""

@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from rollforward.continuations.entities import FINISHED, RUNNING, run_key
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkPack
 from rollforward.materialized_views import ViewMaintenance
 from rollforward.materialized_views.catalog_changes import with_tables
 from rollforward.materialized_views.entities import RowMarker, ViewRow
-from rollforward.materialized_views.maintenance.walks import DROP, Walk
+from rollforward.materialized_views.maintenance.walks import BACKFILL, CATCH_UP, DROP, Walk
 from rollforward.outbox.entities import OutboxTask
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.waits import MAX_VERSION_WAIT_S
+from rollforward.testing.world import SWEPT_EVERY_S
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import as_work_items, deploy, rows_here
 from tests.rollforward.materialized_views.student_views import differences, pupil
@@ -23,6 +27,7 @@ from tests.rollforward.materialized_views.versions import (
     built,
     deliver,
     group,
+    is_update,
     old_world,
 )
 
@@ -72,6 +77,35 @@ def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
         assert all(marker.key.parent().id().startswith("by_grade.") for marker in markers)
         assert not any("by_name" in record.getMessage() for record in caplog.records)
         assert differences(OLD.views) == []
+
+
+@pytest.mark.parametrize("is_pinned", [False, True], ids=["begins", "goes on"])
+def test_a_build_of_a_view_that_was_taken_out_of_the_code_waits_and_ends_once_it_is_let_go(
+    world: World, is_pinned: bool
+) -> None:
+    """C5: its walk waits for a version that has the view, without an error, as updates do."""
+    new = group(OldByGrade, ByName)
+    deploy(world, new)
+    with world.context():
+        if is_pinned:  # A page with an update that waits, so it comes again.
+            new.views.save(world.clients, pupil("eve", 1, 5))
+        table = new.rebuild(world.clients, ByName)
+    if is_pinned:
+        deliver(world, 4, but=is_update)
+    run_id = Walk("by_name", table, "Pupil").run_id(CATCH_UP if is_pinned else BACKFILL)
+
+    deploy(world, OLD)
+    deliver(world, 3)
+    with world.context():
+        state_meanwhile = run_key(run_id).get().state
+        OLD.retire(world.clients, "by_name")
+    world.clock.sleep(MAX_VERSION_WAIT_S)
+    world.settle(patience_s=SWEPT_EVERY_S)
+
+    with world.context():
+        assert (state_meanwhile, run_key(run_id).get().state) == (RUNNING, FINISHED)
+        assert DeadTask.query().fetch() == []
+    assert [failure.words() for failure in world.failures] == []
 
 
 def test_a_view_that_was_let_go_may_come_back(world: World) -> None:
