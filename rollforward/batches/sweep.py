@@ -12,7 +12,8 @@ hour after the completion, and then ever more rarely, at least once a day, until
 removed.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
-then its rows are deleted by a task. The mark stays for 32 days: longer than a task can wait.
+then its rows are deleted by a task. The mark stays for 32 days, longer than a task can wait, and as
+long as there are rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 from google.cloud import ndb
@@ -59,6 +60,8 @@ CALLS_PER_TASK = 20
 WAKE_AGAIN_S = 3600.0
 WAKE_AT_LEAST_S = 24 * 3600.0
 REMOVED_FOR = datetime.timedelta(days=32)
+# Rows that are there after that time have so long to be deleted, and then once more.
+DELETED_WITHIN = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -148,11 +151,19 @@ def _mark(clients: Clients, batch: str) -> bool:
 
 
 def _forget(clients: Clients, batch: str) -> bool:
+    has_rows = bool(_rows_of(batch, 1))
+
     def body() -> bool:
         state = _removable(clients, batch, REMOVED)
-        if state is not None:
+        if state is None:
+            return False
+        if has_rows:  # The task that deletes them got lost, by a queue that was purged.
+            state.remove_at = naive_utc(clients.clock.now()) + DELETED_WITHIN
+            outbox.enqueue(clients, remove_rows, Remove(batch))
+            state.put()
+        else:
             state.key.delete()
-        return state is not None
+        return True
 
     return transact(body)
 
@@ -175,12 +186,17 @@ def remove_rows(clients: Clients, args: Remove) -> None:
     if state is None or state.state != REMOVED:
         return
     for _ in range(CALLS_PER_TASK):
-        keys = [
-            key
-            for query in (pages_within, work_within, results_within)
-            for key in query(args.batch).fetch(MAX_DELETED // 3, keys_only=True)
-        ]
+        keys = _rows_of(args.batch, MAX_DELETED // 3)
         if not keys:
             return
         ndb.delete_multi(keys)
     remove_rows.enqueue(clients, args)
+
+
+def _rows_of(batch: str, limit: int) -> list[Any]:
+    """Return the keys of some rows of a batch, up to a limit of each kind."""
+    return [
+        key
+        for query in (pages_within, work_within, results_within)
+        for key in query(batch).fetch(limit, keys_only=True)
+    ]

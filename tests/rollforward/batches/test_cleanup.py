@@ -22,6 +22,7 @@ from tests.rollforward.batches.harness import (
     told,
 )
 
+DAY_S = datetime.timedelta(days=1).total_seconds()
 WEEK_S = datetime.timedelta(days=7).total_seconds()
 # A task may be scheduled for a month ahead, and is delivered for a day more.
 LAST_TASK_S = datetime.timedelta(days=31).total_seconds()
@@ -114,6 +115,26 @@ def test_a_batch_of_more_rows_than_a_task_deletes_goes_whole(
     with world.context():
         assert before > 3 * sweep.MAX_DELETED
         assert rows_of("notes:b").total() == 1
+
+
+def test_rows_whose_deletion_was_lost_are_deleted_before_their_mark(world: World) -> None:
+    """F5: else a new batch of this id would take their members for its own, and add none."""
+    complete(world)
+    world.clock.sleep(WEEK_S + 1)
+    world.sweep()
+    world.engine.purge_queue(world.engine.place.queue_name("default"))
+    world.clock.sleep(MONTH_S)
+    world.sweep()
+    world.settle()
+    with world.context():
+        assert rows_of("notes:b") == {
+            "BatchState": 1, "BatchPage": 0, "BatchWork": 0, "BatchResults": 0
+        }  # fmt: skip
+    world.clock.sleep(DAY_S)
+    world.sweep()
+    with world.context():
+        assert rows_of("notes").total() == 0
+        assert NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True) == 2
 
 
 def test_a_batch_that_is_run_again_is_kept_anew(world: World) -> None:
