@@ -116,13 +116,14 @@ def test_a_table_has_ended_when_each_of_its_walks_has(
         (0, ["backfill?"]),
         (1, ["backfill?", "catch-up?"]),
         (2, ["backfill?", "catch-up?", "let wait", "confirm?"]),
-        (3, ["backfill?", "catch-up?", "let wait", "confirm?", "swap", "advance"]),
+        (3, ["backfill?", "catch-up?", "let wait", "confirm?", "departed?"]),
+        (4, ["backfill?", "catch-up?", "let wait", "confirm?", "departed?", "swap", "advance"]),
     ],
 )
 def test_a_build_takes_its_steps_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, done: int, steps: list[str]
 ) -> None:
-    """C5: tokens wait for the table before a last walk confirms it, and it is swapped in then."""
+    """C5: tokens wait for the table before a last walk confirms it; then sources leave its rows."""
     taken = list[str]()
     build: Any = object.__new__(rebuild.ViewMaintenance)
 
@@ -130,7 +131,13 @@ def test_a_build_takes_its_steps_one_after_the_other(
         taken.append(f"{step}?")
         return step in ("backfill", "catch-up", "confirm")[:done]
 
+    def hold_departed(*_: object) -> bool:
+        taken.append("departed?")
+        return done < 4
+
     monkeypatch.setattr(rebuild, "transact", lambda body: body())
+    monkeypatch.setattr(rebuild, "hold_departed", hold_departed)
+    build._contributor = SimpleNamespace(transport=None)
     build._is_done, build._walks_of = is_done, lambda *args: []
     build._tables = SimpleNamespace(
         let_wait=lambda *args: taken.append("let wait"),
@@ -192,7 +199,7 @@ def test_only_a_row_of_the_table_that_is_read_is_a_source_of_views_below(
 _SWAP = test_a_table_is_swapped_in_when_its_walks_have_ended_and_rebuilds_what_is_below
 _STEPS = test_a_build_takes_its_steps_one_after_the_other
 _SWAPPED = {"number": 2, "has_ended": True, "after": [(2, None), (1, 3), (1, 2)]}
-_ALL_STEPS = ["backfill?", "catch-up?", "let wait", "confirm?", "swap", "advance"]
+_ALL_STEPS = ["backfill?", "catch-up?", "let wait", "confirm?", "departed?", "swap", "advance"]
 BUGS = (
     Bug(*(apply.Applier, "propagate",
           "catalog.live(self.definitions.known(catalog, args.table)) != args.table", "False"),
@@ -207,10 +214,13 @@ BUGS = (
     Bug(*(Tables, "swap", "{**ours, **dict.fromkeys(catalog.downstream_of(view))}", "ours", _SWAP),
         {**_SWAPPED, "is_known_here": False}),
     Bug(*(rebuild.ViewMaintenance, "_go_on", "if table not in catalog.awaited(view):",
-          "if False:", _STEPS), {"done": 3, "steps": _ALL_STEPS}),
+          "if False:", _STEPS), {"done": 4, "steps": _ALL_STEPS}),
     Bug(*(rebuild.ViewMaintenance, "_go_on",
           "if not self._is_done(clients, walks, CONFIRM):", "if False:", _STEPS),
         {"done": 2, "steps": _ALL_STEPS[:4]}),
+    Bug(*(rebuild.ViewMaintenance, "_go_on",
+          "if hold_departed(clients, self._contributor.transport, walks):", "if False:", _STEPS),
+        {"done": 3, "steps": _ALL_STEPS[:5]}),
     Bug(*(rebuild.ViewMaintenance, "_is_done", " and not run.totals.failed", ""),
         test_a_step_is_done_when_all_of_its_walks_have_ended_well,
         {"ends": "fx", "is_done": False, "begun": 0}),
