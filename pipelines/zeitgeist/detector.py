@@ -158,10 +158,6 @@ class Hour:
         """Return the hour of a stored state; a new one if there is none."""
         return cls(stored[0], Highs(*stored[1:])) if stored else cls()
 
-    def named(self) -> dict[str, Any]:
-        """Return the state as JSON, each number by its name."""
-        return {"mean": self.mean, "means": vars(self.means)}
-
     @classmethod
     def of_named(cls, stored: dict[str, Any] | None) -> Hour:
         """Return the hour of a stored state by names; a new one if there is none."""
@@ -227,10 +223,11 @@ class Detector:
 
     def _has_record_count(self, start: int, count: float) -> bool:
         """Return whether a bucket, or the hour that it ends, surpasses those of the last weeks."""
-        begins_day, least = self._begins_day(start), self.rules.count
-        return self.sides[SPIKE].counts.is_record(
-            count, least, begins_day=begins_day
-        ) or self.hour.means.is_record(self.hour.with_(count), least, begins_day=begins_day)
+        begins_day = self._begins_day(start)
+        both = (self.sides[SPIKE].counts, count), (self.hour.means, self.hour.with_(count))
+        return any(
+            highs.is_record(value, self.rules.count, begins_day=begins_day) for highs, value in both
+        )
 
     def _evidence(self, side: Side, start: int, count: float, expected: Expected) -> float:
         last_start = start if self.last is None else self.last
@@ -264,7 +261,7 @@ class Detector:
             "last": self.last,
             "taken": self.taken,
             "sides": {kind: asdict(side) for kind, side in self.sides.items()},
-            "hour": self.hour.named(),
+            "hour": asdict(self.hour),
         }
 
     @classmethod

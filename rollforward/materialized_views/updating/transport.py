@@ -137,13 +137,13 @@ def listed(table: str, after: str, limit: int) -> list[tuple[str, str]]:
 
 def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
     """Return the keys of pending updates of one row of a table."""
-    queries = [rows_of_tag(row), packs_tagged(row)]
+    queries = _pending_of_row(row)
     return _keys_of(queries if view.fan_in else queries[:1], limit)
 
 
 def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
     """Return the keys of pending updates of the rows of a table with a common prefix."""
-    queries = [rows_of_tags(prefix), packs_tagged_under(prefix)]
+    queries = _pending_under(prefix)
     return _keys_of(queries if view.fan_in else queries[:1], limit)
 
 
@@ -163,26 +163,31 @@ def _keys_of(queries: Sequence[Any], limit: int) -> list[Any]:
 
 def has_pending(row: str) -> bool:
     """Return whether anything waits for a row, whichever way it travels."""
-    return _has_any(rows_of_tag(row), packs_tagged(row))
+    return _has_any(_pending_of_row(row))
 
 
 def has_pending_rows(table: str) -> bool:
     """Return whether anything waits for any row of a table, whichever way it travels."""
-    return _has_any(*_pending_of(table))
+    return _has_any(_pending_under(f"{table}:"))
 
 
 def pending_keys(table: str) -> Iterator[Any]:
     """Yield the keys of all that waits for rows of a table, whichever way it travels."""
-    for query in _pending_of(table):
+    for query in _pending_under(f"{table}:"):
         yield from query.iter(keys_only=True)
 
 
-def _pending_of(table: str) -> Sequence[Any]:
-    prefix = f"{table}:"
+def _pending_of_row(row: str) -> Sequence[Any]:
+    """Return the queries for all that waits for a row, by the way it travels."""
+    return rows_of_tag(row), packs_tagged(row)
+
+
+def _pending_under(prefix: str) -> Sequence[Any]:
+    """Return the same for the rows of a table with a common prefix."""
     return rows_of_tags(prefix), packs_tagged_under(prefix)
 
 
-def _has_any(*queries: Any) -> bool:
+def _has_any(queries: Sequence[Any]) -> bool:
     return any(query.fetch(1, keys_only=True) for query in queries)
 
 
