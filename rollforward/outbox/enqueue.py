@@ -151,7 +151,7 @@ class _Outgoing:
     created: datetime.datetime
     rows: list[OutboxTask] = field(default_factory=list)
     doubtful: list[OutboxTask] = field(default_factory=list)  # Of attempts that may be committed.
-    gathered: int = 0  # Rows that somebody else takes.
+    others: int = 0  # Those that somebody else takes, and tasks that wait in rows of their own.
 
     def put(
         self,
@@ -166,7 +166,7 @@ class _Outgoing:
         A body that runs again writes the same rows. If it then decides otherwise, it overwrites no
         row of the last attempt, which may be committed, since the key depends on the message.
         """
-        number = len(self.rows) + self.gathered
+        number = len(self.rows) + self.others
         draft = RowId(self.transaction.id, self.created, number, is_unacked)
         message = make(draft.text)
         row = replace(draft, digest=_digest(message, tag)).text
@@ -176,19 +176,20 @@ class _Outgoing:
         if len(message.body) > MAX_BODY_BYTES:
             message = store_in_transaction(self.clients, message, row)
         if is_distant(self.clients, message.at):
-            put_distant(message, f"{row}|{self.transaction.count(row)}")
+            put_distant(message, row)
+            self.others += 1
             return row
         entity = row_of(row, message, tag)
         current.put(entity)
         if is_gathered:
-            self.gathered += 1
+            self.others += 1
         else:
             self.rows.append(entity)
         return row
 
     def on_retry(self, cause: Exception) -> None:
         self.doubtful += self.rows
-        self.rows, self.gathered = [], 0
+        self.rows, self.others = [], 0
 
     def on_give_up(self) -> None:
         """Look for rows that may be committed anyway."""

@@ -316,9 +316,9 @@ _NAMES = test_an_old_unacked_row_has_another_task_once_it_is_due
 _OLDEST = test_a_sweep_takes_the_oldest_rows_and_leaves_young_ones_alone
 _REFUSED = test_a_refused_row_is_dead_after_ten_minutes_and_an_unacked_one_stays
 BUGS = (
-    Bug(*(_Outgoing, "put", "len(self.rows) + self.gathered", "len(self.rows)"),
+    Bug(*(_Outgoing, "put", "len(self.rows) + self.others", "len(self.rows)"),
         test_equal_tasks_of_one_transaction_have_rows_of_their_own),
-    Bug(*(_Outgoing, "on_retry", "self.rows, self.gathered = [], 0", "self.rows = []"),
+    Bug(*(_Outgoing, "on_retry", "self.rows, self.others = [], 0", "self.rows = []"),
         test_equal_tasks_of_one_transaction_have_rows_of_their_own),
     Bug(*(_Outgoing, "on_retry", "self.doubtful += self.rows", "pass", _TWICE),
         {"is_in_doubt": True}),

@@ -167,6 +167,24 @@ def test_large_arguments_wait_with_a_distant_task(studio: World) -> None:
 
 
 @one_emulator
+def test_equal_large_tasks_of_one_transaction_have_arguments_of_their_own(studio: World) -> None:
+    """B8, H7: the first one that is done takes nothing from the second, due a day later."""
+
+    def body() -> None:
+        for days in (40, 41):
+            bound = film.bind("serial", frames(150_000))
+            outbox.enqueue(studio.clients, film, bound, delay_s=days * DAY_S)
+
+    with studio.context():
+        transact(body)
+        pass_days(studio, 39)
+        for _ in range(2):
+            pass_days(studio, 1.001)
+        assert runs_here() == {"serial": 2}
+        assert rows_here()["ArgumentsChunk"] == 0
+
+
+@one_emulator
 def test_a_sweep_costs_a_query_and_reads_only_what_is_near(studio: World) -> None:
     """1,000 tasks due in years cost what none costs."""
     with studio.context():
