@@ -226,9 +226,11 @@ def replay_name(dead: DeadTask) -> str:
 def _resolve(clients: Clients, dead_id: str, replays: int, now_utc: datetime.datetime) -> None:
     dead = DeadTask.get_by_id(dead_id)
     if dead is not None and dead.replays == replays:
+        # The replay may be dead by now, and need the arguments itself.
+        if DeadTask.get_by_id(hashed_name(dead.queue, replay_name(dead))) is None:
+            arguments.release(clients, dead.body.encode())
         dead.replays += 1
         dead.resolve(now_utc)
-        arguments.release(clients, dead.body.encode())
         dead.put()
 
 

@@ -13,8 +13,10 @@ from rollforward.datastore.transactions import transact
 from rollforward.operations import replay_dead_task
 from rollforward.operations.replays import delete_dead_task
 from rollforward.runtime import Clients
+from rollforward.runtime.messages import Message
 from rollforward.tasks import BadArgumentsError, Retry, Task, TooLargeError
 from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import ReplayDeadTask, replay
 from rollforward.tasks.stored import names
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import StoredArguments
@@ -164,6 +166,31 @@ def test_a_dead_task_holds_its_arguments_until_it_is_replayed(studio: World, siz
         assert rows_here()["ArgumentsChunk"] == 0
         _pass_days(studio, 34)
         assert rows_here() == {"StoredArguments": 0, "ArgumentsChunk": 0}
+
+
+@one_emulator
+def test_a_replay_that_dies_at_once_holds_the_arguments(studio: World) -> None:
+    """H7: it has a dead task of its own before the first one is marked as dealt with."""
+
+    class Quick:
+        def create(self, message: Message) -> bool:
+            created = studio.clients.tasks.create(message)
+            studio.settle()
+            return created
+
+    with studio.context():
+        dead_id = _kill(studio, MAX_TASK_BYTES + 1)
+        Broken(id="now").put()
+        quick = replace(studio.clients, tasks=Quick())
+        replay(quick, ReplayDeadTask(dead_id), {film.path: film})
+        [again] = [dead for dead in DeadTask.query().fetch() if not dead.resolved]
+        assert again.key.id() != dead_id
+        Broken(id="now").key.delete()
+        _pass_days(studio, 34)
+        replay_dead_task(studio.clients, again.key.id())
+    studio.settle()
+    with studio.context():
+        assert FilmRun.get_by_id("remake").digest == digest(frames(MAX_TASK_BYTES + 1))
 
 
 @one_emulator
