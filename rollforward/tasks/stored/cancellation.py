@@ -105,6 +105,18 @@ def forget(handle: str) -> None:
         log.warning("the handle %s is not deleted yet: %s", handle, error)
 
 
+def note_end(clients: Clients, handle: str) -> None:
+    """Delete the row of a task that waits no more, in this transaction; a cancelled one expires.
+
+    So whoever cancels it once more is told the same.
+    """
+    row = handle_key(handle).get() if not handle.endswith(TRACKED) else None
+    if row is not None and row.state == CANCELLED:
+        let_expire(clients, handle)
+    else:
+        forget(handle)
+
+
 def give_up(clients: Clients, handle: str) -> None:
     """Note that a tracked task was given up without a dead task; delete the row of any other."""
     if not handle.endswith(TRACKED):

@@ -48,7 +48,7 @@ def finish_in_transaction(clients: Clients, body: bytes, *, is_given_up: bool) -
     elif is_given_up:
         cancellation.note_give_up(clients, handle)
     else:
-        cancellation.forget(handle)
+        cancellation.note_end(clients, handle)
 
 
 def finish(clients: Clients, body: bytes) -> None:
