@@ -23,6 +23,9 @@ class TaskAttempts(ndb.Model):
     # The numbers of the deliveries that began and have not ended.
     begun = ndb.IntegerProperty(indexed=False, repeated=True)
     first = ndb.DateTimeProperty(indexed=False, required=True)
+    # Since when no version of the code could work on it, and when that was found last.
+    unknown_since = ndb.DateTimeProperty(indexed=False)
+    unknown_at = ndb.DateTimeProperty(indexed=False)
     retry_at = ndb.DateTimeProperty(indexed=False)  # Not tried before; None: whenever it comes.
     expires = ndb.DateTimeProperty(required=True)
     path = ndb.TextProperty()  # With the queue and the error: for operators.

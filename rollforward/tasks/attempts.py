@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 NOTED_FROM = 3
 # Two versions of the code serve at once for so long at most.
 DEPLOY_S = 3600.0
+# Deliveries to a version without the task that are further apart are of two deployments.
+SAME_DEPLOY_S = 2 * DEPLOY_S
 # Longer than the pause between any two deliveries of a task.
 EXPIRES_S = 2 * 24 * 3600.0
 MAX_DELETED = 500
@@ -134,25 +136,30 @@ def end_later(clients: Clients, delivery: TaskDelivery) -> None:
     def note() -> int:
         row = _row(clients, delivery)
         row.retry_at = None
+        row.unknown_since = None
         return _end(row, delivery)
 
     if delivery.is_noted:
         _quietly(lambda: transact(note))
 
 
-def end_waiting(clients: Clients, delivery: TaskDelivery) -> None:
+def end_waiting(clients: Clients, delivery: TaskDelivery, after_s: float) -> None:
     """Note that a task waits until a planned time; what it has failed by before stays counted.
 
     Its deliveries are numbered from 0 again then, so marks of dead workers become failures.
+
+    Args:
+        after_s: Seconds until then; what is known of the task is kept for as long, and longer.
     """
 
     def note() -> int:
         row = _row(clients, delivery)
         row.failures = _failures(row, delivery)
-        row.begun, row.retry_at = [], None
+        row.begun, row.retry_at, row.unknown_since = [], None, None
+        row.expires += datetime.timedelta(seconds=after_s)
         return _end(row, delivery)
 
-    if delivery.is_noted:
+    if delivery.is_noted or after_s > EXPIRES_S / 2:
         _quietly(lambda: transact(note))
 
 
@@ -169,6 +176,7 @@ def fail(clients: Clients, delivery: TaskDelivery, error: str = "") -> int:
         if row.counted_by == call_id:
             return _failures(row, delivery)  # Counted before; the commit's reply was lost.
         row.failures += 1
+        row.unknown_since = None  # This version has worked on it.
         row.error = storable(error, MAX_ERROR_CHARS)
         row.counted_by = call_id
         _back_off(clients, row, _failures(row, delivery))
@@ -180,17 +188,21 @@ def fail(clients: Clients, delivery: TaskDelivery, error: str = "") -> int:
 def is_old(clients: Clients, delivery: TaskDelivery) -> bool:
     """Return whether a task that this version of the code does not know has waited for another.
 
-    This delivery has ended then, by no fault of its task.
+    An earlier deployment counts for nothing. This delivery has ended, by no fault of its task.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: it is unknown.
     """
 
     def look() -> bool:
-        row = _row(clients, delivery)
+        row, now_utc = _row(clients, delivery), naive_utc(clients.clock.now())
         row.begun = [number for number in row.begun if number != delivery.number]
+        last = row.unknown_at or now_utc
+        is_same = abs((now_utc - last).total_seconds()) <= SAME_DEPLOY_S
+        row.unknown_since = (is_same and row.unknown_since) or now_utc
+        row.unknown_at = now_utc
         row.put()
-        waited_s: float = (naive_utc(clients.clock.now()) - row.first).total_seconds()
+        waited_s: float = (now_utc - row.unknown_since).total_seconds()
         return waited_s >= DEPLOY_S
 
     return transact(look)

@@ -178,7 +178,7 @@ def _wait(
         return _response(LOST_RACE, f"it waits: {reason}", log=lines)
     note_outcome(Outcome.WAITING)
     answer = _postpone(delivery, after_s, reason, lines)
-    attempts.end_waiting(clients(), delivery)
+    attempts.end_waiting(clients(), delivery, after_s)
     return answer
 
 
@@ -248,6 +248,10 @@ def _give_up(
         log.warning("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {_said(error)}")
+    except Exception as error:
+        log.exception("the handler of a task that was given up failed: %r", delivery.path[:100])
+        note_outcome(Outcome.FAILED)
+        return _response(FAILED, _said(error))
     note_outcome(Outcome.DEAD)
     spans.fail(reason)
     fields = {"error_class": error_class}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_a_failure_whose_commit_is_in_doubt_counts_once(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("end", "failures", "begun"),
-    [(attempts.end_later, 1, [3]), (attempts.end_waiting, 2, [])],
+    [(attempts.end_later, 1, [3]), (partial(attempts.end_waiting, after_s=60), 2, [])],
 )
 def test_a_delivery_that_ends_by_no_fault_leaves_no_pause(
     end: Callable[..., None], failures: int, begun: list[int]
@@ -156,7 +157,8 @@ def test_a_delivery_that_ends_by_no_fault_leaves_no_pause(
 @pytest.mark.parametrize(("waited_s", "is_old"), [(3_599, False), (3_600, True)])
 def test_a_task_that_waits_for_a_version_has_not_died(waited_s: float, is_old: bool) -> None:
     """H6: its own delivery has ended; one before may have died."""
-    put_attempts(first=after(seconds=-waited_s), begun=[3, 5])
+    since = after(seconds=-waited_s)
+    put_attempts(unknown_since=since, unknown_at=since, begun=[3, 5])
     machine: Any = Machine()
     assert attempts.is_old(machine, delivery(5)) is is_old
     row = stored()
@@ -336,7 +338,7 @@ BUGS = (
     Bug(*(attempts, "end_later", "row.retry_at = None", "pass", _ENDS),
         {"end": attempts.end_later, "failures": 1, "begun": [3]}),
     Bug(*(attempts, "end_waiting", "row.failures = _failures(row, delivery)", "pass", _ENDS),
-        {"end": attempts.end_waiting, "failures": 2, "begun": []}),
+        {"end": lambda *args: attempts.end_waiting(*args, after_s=60), "failures": 2, "begun": []}),
     Bug(*(attempts, "is_old", "row.begun = ", "row.begun or ",
           test_a_task_that_waits_for_a_version_has_not_died), {"waited_s": 3_599, "is_old": False}),
     Bug(*(TaskDelivery, "is_noted", " and self.last_answer != str(LOST_RACE)", "", _DONE),

@@ -64,7 +64,8 @@ def test_what_failed_too_often_is_told_of(queue: Queue, work: Work, carer: Carer
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(Unavailable("no answer"), 503), (Retry("a race"), 409)]
+    ("error", "status"),
+    [(Unavailable("no answer"), 503), (Retry("a race"), 409), (KeyError("bug"), 422)],
 )
 def test_who_cannot_be_told_now_is_told_later(
     queue: Queue, work: Work, carer: Carer, error: Exception, status: int

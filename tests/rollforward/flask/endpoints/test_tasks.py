@@ -203,6 +203,28 @@ def test_work_that_another_version_may_read_is_dead_after_an_hour(
 
 
 @one_emulator
+def test_a_task_that_failed_yesterday_waits_for_another_version_as_any(
+    world: World, queue: Queue, work: Work
+) -> None:
+    """H3: the hour counts from the first refusal of this deployment, not from a failure before."""
+    work.raises = KeyError("bug")
+    answers = [queue.deliver(PATH).status_code]
+    world.clock.sleep(24 * 3_600)
+    work.raises = OtherVersionError("of the next version")
+    for number in (1, 2):
+        answers += [queue.deliver(PATH, retries=number).status_code]
+        world.clock.sleep(1_800)
+    for work.raises, number in ((KeyError("bug"), 3), (OtherVersionError("of the next"), 4)):
+        answers += [queue.deliver(PATH, retries=number).status_code]
+    for hours, number in ((3, 5), (1, 6)):
+        world.clock.sleep(hours * 3_600)
+        answers += [queue.deliver(PATH, retries=number).status_code]
+
+    assert answers == [422, 200, 200, 422, 200, 200, 204]
+    assert len(queue.dead_tasks()) == 1
+
+
+@one_emulator
 @pytest.mark.parametrize("reason", ["a guest called \ud83d", "\udc80" * 10_000])
 def test_half_a_character_in_a_reason_stops_no_dead_letter(
     queue: Queue, work: Work, reason: str

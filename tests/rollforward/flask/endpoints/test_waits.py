@@ -106,6 +106,25 @@ def test_a_task_keeps_its_name_and_its_failures_over_its_waits(
     assert rows(world) == []
 
 
+@pytest.mark.parametrize("days", [1, 3, 29])
+def test_a_task_keeps_its_failures_over_a_wait_of_days(
+    world: World, work: Work, days: float
+) -> None:
+    """H3, H6: what it has failed by is remembered until it comes again, however late."""
+    task: Task[Act] = Task(PATH, "default", Act, work, max_attempts=2)
+    world.app = app_with(world, task)
+    task.enqueue(world.clients, Act("x"))
+    answers, bug = [], KeyError("bug")
+    for work.raises in (bug, Retry("later", after_s=days * 24 * 3600), bug):
+        answers.append(attempt(world))
+        with world.context():
+            attempts.delete_expired(world.clients)
+
+    assert answers == [422, 200, 204]
+    [dead] = Queue(world, world.app).dead_tasks()
+    assert "gave up after 2 failures" in dead.reason
+
+
 def test_marks_of_dead_workers_stay_counted_over_a_wait(
     world: World, queue: Queue, work: Work
 ) -> None:
