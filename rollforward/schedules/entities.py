@@ -48,10 +48,25 @@ class ScheduleRow(ndb.Model):
     body = ndb.TextProperty()  # Arguments of its task, as JSON; None: the time of the tick.
     next_at = ndb.DateTimeProperty()  # None: never again.
     revision = ndb.TextProperty(required=True)  # Another one whenever the schedule is changed.
+    # No version could work on it: its first missed tick, and the time to which it was put off.
+    missed_at = ndb.DateTimeProperty(indexed=False)
+    put_off_to = ndb.DateTimeProperty(indexed=False)
     # The last ticks that ran, the newest first: a JSON list of pairs, a time and an object with the
     # revision, the path and the queue. Earlier versions write the revision in the object's place,
     # and read an object without an error.
     recent = ndb.TextProperty()
+
+    @property
+    def first_missed(self) -> datetime.datetime | None:
+        """The tick for which the row waits, from which on it makes up for a downtime."""
+        is_put_off = self.put_off_to is not None and self.put_off_to == self.next_at
+        first: datetime.datetime | None = self.missed_at if is_put_off else self.next_at
+        return first
+
+    def put_off(self, to: datetime.datetime) -> None:
+        """Let sweeps come to the row later, as if its tick were at another time."""
+        self.missed_at = self.first_missed
+        self.next_at = self.put_off_to = to
 
     @property
     def recent_ticks(self) -> Sequence[RecentTick]:

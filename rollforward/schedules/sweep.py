@@ -15,6 +15,7 @@ from rollforward.runtime.run_each import run_each
 from rollforward.schedules.declaration import Schedule
 from rollforward.schedules.entities import ScheduleRow, overdue_rows, row_key
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, advance, put_row
+from rollforward.tasks.errors import OtherVersionError
 
 # The time that a tick's task has, until the sweep does its work.
 STALE_S = 60.0
@@ -41,10 +42,13 @@ def sweep(
 
 def _move(clients: Clients, schedules: Mapping[str, DeclaredSchedule], row: ScheduleRow) -> None:
     now_utc = naive_utc(clients.clock.now())
-    if row.key.id().partition("|")[0] in schedules:
+    try:
         advance(clients, schedules, _tick_of(row))
-    elif row.next_at < now_utc - UNKNOWN:
-        transact(lambda: _put_off(row, now_utc))
+    except OtherVersionError:
+        if row.next_at < now_utc - UNKNOWN:
+            transact(lambda: _put_off(row, now_utc))
+        if row.key.id().partition("|")[0] in schedules:
+            raise
 
 
 def late_s(clients: Clients) -> float:
@@ -68,10 +72,10 @@ def _write_rows(clients: Clients, schedules: Sequence[Schedule]) -> int:
 
 
 def _put_off(row: ScheduleRow, now_utc: datetime.datetime) -> None:
-    """Keep a row of a schedule that was removed from starving others."""
+    """Keep a row that no version can work on from starving others; its missed ticks stay known."""
     stored = row.key.get()
     if stored is not None and stored.next_at == row.next_at:
-        stored.next_at = now_utc
+        stored.put_off(now_utc)
         stored.put()
 
 

@@ -259,7 +259,7 @@ BUGS = (
         test_the_lane_of_a_row_is_told_its_whole_id),
     Bug(entities, "overdue_rows", "next_at > EPOCH, ", "",
         test_a_row_without_a_tick_is_never_overdue),
-    Bug(sweeps, "_move", "elif row.next_at < now_utc - UNKNOWN:", "else:",
+    Bug(sweeps, "_move", "if row.next_at < now_utc - UNKNOWN:", "if True:",
         test_a_row_that_no_code_knows_is_looked_at_once_an_hour),
     Bug(sweeps, "_put_off", " and stored.next_at == row.next_at", "",
         test_a_row_that_its_version_has_moved_meanwhile_is_not_put_off),

@@ -1,0 +1,75 @@
+"""Schedules that the code does not know for hours, or whose arguments it cannot read."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from rollforward.runtime import naive_utc
+from rollforward.schedules import Schedule
+from rollforward.schedules import sweep as sweeps
+from rollforward.schedules.cron import Missed
+from rollforward.schedules.entities import ScheduleRow, row_key
+from rollforward.tasks.errors import OtherVersionError
+from tests.infra.world import Services
+from tests.rollforward.schedules.test_schedules import (
+    SWEEP,
+    USERS,
+    greet_user,
+    report,
+    times_here,
+    world_of,
+)
+from tests.rollforward.tasks.reminders import one_emulator
+
+EVERY_TEN = "*/10 * * * *"
+
+
+@one_emulator
+@pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 22), ("skip", 0)])
+def test_ticks_that_came_while_no_version_knew_the_schedule_are_made_up_for(
+    services: Services, missed: Missed, count: int
+) -> None:
+    """T2: a rollback of some hours is a downtime; sweeps that look at the row change nothing."""
+    part = Schedule("report", report.task, missed, EVERY_TEN, "Europe/Berlin")
+    world = world_of(services, part)
+    world.sweep(SWEEP)
+    with world.context():
+        first = row_key("report", "").get().next_at
+        world.engine.purge_queue(world.engine.place.queue_name("default"))
+        for minutes in (10, 65, 65, 86):
+            world.clock.sleep(60 * minutes)
+            sweeps.sweep(world.clients, {})
+        world.clock.sleep(120)
+    world.sweep(SWEEP)
+    world.deliver_due()
+    with world.context():
+        ran = times_here()
+        assert len(ran) == count
+        assert {at.minute % 10 for at in ran} <= {0}
+        assert {(at.second, at.microsecond) for at in ran} <= {(0, 0)}
+        assert missed != "all" or ran[0] == first
+
+
+@one_emulator
+def test_rows_whose_arguments_nobody_can_read_starve_no_other(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1: they are looked at once an hour, and the ticks of others are made up for."""
+    monkeypatch.setattr(sweeps, "MAX_PER_SWEEP", 1)
+    world = world_of(services, USERS)
+    with world.context():
+        for user in ("odd", "plain"):
+            USERS.put(world.clients, user, EVERY_TEN, greet_user.bind(user))
+            world.clock.sleep(1)
+        odd: ScheduleRow = row_key("users", "odd").get()
+        odd.body = '{"bird": 1}'
+        odd.next_at -= datetime.timedelta(seconds=1)
+        odd.put()
+        world.engine.purge_queue(world.engine.place.queue_name("default"))
+        world.clock.sleep(2 * 3600)
+        with pytest.raises(OtherVersionError):
+            sweeps.sweep(world.clients, {"users": USERS})
+        sweeps.sweep(world.clients, {"users": USERS})
+        assert row_key("users", "plain").get().next_at > naive_utc(world.clock.now())
