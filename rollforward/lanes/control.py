@@ -25,6 +25,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.lanes import adding, hints
+from rollforward.lanes.gathered.window import Window, place_in_key
 from rollforward.lanes.rows.entities import LaneState, id_at, place_in, state_key, waiting
 from rollforward.lanes.runs.claims import put_state
 from rollforward.runtime.clients import Clients
@@ -147,8 +148,11 @@ def _drain(
         cancellation.abandon(clients, handle)
     ndb.delete_multi([row.key for row in rows])
     state = state or LaneState(key=state_key(lane_id))
-    if state.head in {row.key.id() for row in rows}:
+    gone = {row.key.id() for row in rows}
+    if state.head in gone:
         state.head = None
+    # Calls that come later are not to be dropped for a run that will never be.
+    Window.of(state).without({place_in_key(task_id) for task_id in gone}).store(state)
     state.drained = len(rows)
     put_state(clients, state, stamp)
     return len(rows), at_work

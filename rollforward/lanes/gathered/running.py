@@ -64,7 +64,8 @@ def deliver(gathered: Gathered[Any], clients: Clients, args: LaneArgs) -> None:
     except BaseException as error:
         # The error matters more, and without this the claim expires.
         with contextlib.suppress(Exception):
-            _close(gathered, holder, claimed, Later(0, type(error).__name__, is_failure=True))
+            is_failure = not isinstance(error, TRANSIENT)  # Before the function was called.
+            _close(gathered, holder, claimed, Later(0, type(error).__name__, is_failure))
         raise
     _close(gathered, holder, claimed, end)
     _go_on(clients, gathered, args)
@@ -99,7 +100,7 @@ def _run(gathered: Gathered[Any], holder: Holder, claimed: ClaimedWindow) -> End
         began_s = holder.monotonic()
         end = _end(gathered, holder, window, claimed.rows)
         work_s = holder.monotonic() - began_s
-        if isinstance(end, Later) and _is_unknown_for_long(holder.clients, window):
+        if isinstance(end, Later) and _is_unknown_for_long(holder.clients, end, window):
             end = Dead(end.reason)
         outcome = ends.outcome_of(end)
         # The delivery of the hint, which is due when the window ends, has the delay.
@@ -126,9 +127,9 @@ def _end(gathered: Gathered[Any], holder: Holder, window: Window, rows: Sequence
     return None
 
 
-def _is_unknown_for_long(clients: Clients, window: Window) -> bool:
+def _is_unknown_for_long(clients: Clients, end: Later, window: Window) -> bool:
     """Return whether no version has read a call for longer than a deployment takes."""
-    if not window.unknown_since_ms:
+    if not (end.is_unknown and window.unknown_since_ms):
         return False
     return clients.clock.now() - time_at(window.unknown_since_ms) >= ends.VERSION_WAIT
 

@@ -6,7 +6,7 @@ It stands in the state of the key, so the commit that claims the key decides whi
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -76,9 +76,20 @@ class Window:
         """Return the window after its calls have ended."""
         return Window(began_ms=self.began_ms, rest_until=self.rest_until)
 
+    def without(self, ids: Collection[str]) -> Window:
+        """Return the window without calls of these ids; without any call it is closed."""
+        left = tuple(call for call in self.calls if call not in ids)
+        return replace(self, calls=left) if left else self.closed()
+
     def failed(self, reason: str, not_before_ms: int = 0) -> Window:
         """Return the window after a run that failed."""
-        return replace(self, failures=self.failures + 1, reason=reason, not_before_ms=not_before_ms)
+        return replace(
+            self,
+            failures=self.failures + 1,
+            reason=reason,
+            not_before_ms=not_before_ms,
+            unknown_since_ms=0,
+        )
 
     def put_off(self, reason: str, not_before_ms: int, unknown_since_ms: int) -> Window:
         """Return the window after a run that cannot work yet."""

@@ -150,7 +150,7 @@ class _Turn:
             began_s = holder.monotonic()
             end = _end(clients, task, declared)
             work_s = holder.monotonic() - began_s
-            if isinstance(end, Later) and ends.is_unknown_for_long(task, clients.clock.now()):
+            if isinstance(end, Later) and ends.is_unknown_for_long(end, task, clients.clock.now()):
                 end = Dead(end.reason)
             if end is None:
                 telemetry.note_run(task.path, holder.lane.queue, Outcome.DONE, delay_s, work_s)

@@ -60,6 +60,7 @@ LONGEST_PAUSE_S = 60.0
 # A deployment takes no longer.
 VERSION_WAIT = datetime.timedelta(hours=1)
 VERSION_PAUSE_S = 10.0
+_BY_HANDLER = "; its handler failed: "
 
 
 @dataclass(frozen=True)
@@ -235,8 +236,8 @@ def give_up(
 ) -> Dead | Later:
     """Let a task's declaration handle its end, or keep it as a dead task; then delete it.
 
-    A handler that fails is called again later, as often as the task may fail. One whose arguments
-    cannot be read is not called.
+    A handler that fails is called again later, as often as the task may fail; what is nobody's
+    fault does not count. One whose arguments cannot be read is not called.
     """
     clients = holder.clients
     if declared is not None and declared.on_give_up is not None:
@@ -259,16 +260,26 @@ def _handled(
         declared.on_give_up(clients, args, reason)
     except Exception as error:
         log.exception("the handler of a task that was given up failed: %r", task.path[:100])
-        # It is still to be given up when its turn comes.
-        failures = max(declared.max_attempts, int(task.failures) + 1)
-        text = f"{reason}; its handler failed: {type(error).__name__}: {error}"
-        return Later(
-            pause_s(failures), text, is_failure=True, failures=failures, outcome=Outcome.FAILED
-        )
+        return _handled_later(task, declared, error, reason)
     fields = {"error_class": error_class(reason)}
     log.error("gave up %r: %s", task.path[:100], reason, extra=fields)
     _finish_whole(clients, task, is_given_up=True)
     return Dead(reason)
+
+
+def _handled_later(task: LaneTask, declared: Task[Any], error: Exception, reason: str) -> Later:
+    """Let a task wait that is still to be given up when its turn comes."""
+    if task.failures >= declared.max_attempts and task.reason:  # It was tried before.
+        reason = str(task.reason).partition(_BY_HANDLER)[0]
+    text = f"{reason}{_BY_HANDLER}{type(error).__name__}: {error}"
+    if isinstance(error, (Retry, Unavailable, *TRANSIENT)):
+        after_s = getattr(error, "after_s", None) or UNAVAILABLE_PAUSE_S
+        failures = max(declared.max_attempts, int(task.failures))
+        return Later(after_s, text, failures=failures, outcome=Outcome.UNAVAILABLE)
+    failures = max(declared.max_attempts, int(task.failures) + 1)
+    return Later(
+        pause_s(failures), text, is_failure=True, failures=failures, outcome=Outcome.FAILED
+    )
 
 
 def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
@@ -307,10 +318,10 @@ def rounded(at: datetime.datetime) -> datetime.datetime:
     return at + (EPOCH.replace(tzinfo=datetime.UTC) - at) % quarter
 
 
-def is_unknown_for_long(task: LaneTask, now_utc: datetime.datetime) -> bool:
+def is_unknown_for_long(end: Later, task: LaneTask, now_utc: datetime.datetime) -> bool:
     """Return whether no version has known a task for longer than a deployment takes."""
     since = aware_utc(task.unknown_since)
-    return since is not None and now_utc - since >= VERSION_WAIT
+    return end.is_unknown and since is not None and now_utc - since >= VERSION_WAIT
 
 
 def _mine(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:

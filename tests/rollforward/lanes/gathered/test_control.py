@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from rollforward.lanes import Call, throttled
 from rollforward.lanes.gathered.running import deliver
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.listing import details
 from rollforward.lanes.reading import backlog_of
+from rollforward.tasks.errors import Retry
 from tests.infra.world import Services, World
 from tests.rollforward.lanes.gathered import mailroom
-from tests.rollforward.lanes.gathered.mailroom import DESK, LANES, MailRun, digest, sync
+from tests.rollforward.lanes.gathered.mailroom import DESK, LANES, MailRun, digest, once, sync
 from tests.rollforward.lanes.gathered.test_debounce import call
 
 
@@ -73,6 +76,26 @@ def test_a_drain_leaves_the_window_at_work_and_deletes_later_calls(world: World)
     world.settle()
     assert [(answer.deleted, answer.at_work) for answer in drained] == [(1, 1)]
     assert DESK.texts() == [("first",)]
+
+
+@pytest.mark.parametrize("limit", [100, 1])
+def test_a_drain_of_a_window_that_waits_lets_later_calls_in(world: World, limit: int) -> None:
+    """G9: no run is at work then that would be a reason to drop them."""
+
+    def wait_once(run: MailRun) -> None:
+        if len(DESK.begun) == 1:
+            raise Retry("not yet", after_s=50)
+
+    DESK.before = wait_once
+    for text in ("0", "1"):
+        once.call(world.clients, "ada", mailroom.Note(text))
+    world.deliver_due()
+    key = once.key("ada")
+    while key.drain(world.clients, limit=limit).has_more:
+        assert not once.call(world.clients, "ada", mailroom.Note("dropped"))
+    assert once.call(world.clients, "ada", mailroom.Note("later"))
+    world.settle()
+    assert DESK.texts() == [("later",)]
 
 
 def test_a_lane_that_gathers_says_so_to_operators(world: World) -> None:

@@ -329,7 +329,7 @@ def test_a_window_that_no_version_reads_waits_since_the_first_refusal() -> None:
     for end, since_ms, failures in (
         (ends.unknown("new"), 7, 1),
         (Later(1.0, "busy"), 0, 1),
-        (Later(1.0, "bug", is_failure=True), 7, 2),
+        (Later(1.0, "bug", is_failure=True), 0, 2),
     ):
         after = running._after(machine, window, end)
         assert (after.unknown_since_ms, after.failures) == (since_ms, failures)
