@@ -148,11 +148,11 @@ def _drain(
         cancellation.abandon(clients, handle)
     ndb.delete_multi([row.key for row in rows])
     state = state or LaneState(key=state_key(lane_id))
-    gone = {row.key.id() for row in rows}
-    if state.head in gone:
+    removed = {row.key.id() for row in rows}
+    if state.head in removed:
         state.head = None
     # Calls that come later are not to be dropped for a run that will never be.
-    Window.of(state).without({place_in_key(task_id) for task_id in gone}).store(state)
+    Window.of(state).without({place_in_key(task_id) for task_id in removed}).store(state)
     state.drained = len(rows)
     put_state(clients, state, stamp)
     return len(rows), at_work

@@ -60,8 +60,8 @@ class ScheduleRow(ndb.Model):
     def first_missed(self) -> datetime.datetime | None:
         """The tick for which the row waits, from which on it makes up for a downtime."""
         is_put_off = self.put_off_to is not None and self.put_off_to == self.next_at
-        first: datetime.datetime | None = self.missed_at if is_put_off else self.next_at
-        return first
+        tick: datetime.datetime | None = self.missed_at if is_put_off else self.next_at
+        return tick
 
     def put_off(self, to: datetime.datetime) -> None:
         """Let sweeps come to the row later, as if its tick were at another time."""

@@ -83,8 +83,8 @@ def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
     if row is None or row.revision != tick.revision or row.next_at != naive_utc(tick.at):
         return 0  # It was moved before, changed or removed.
     now_utc = max(clients.clock.now(), tick.at)  # The queue's clock may be ahead of ours.
-    first = row.first_missed.replace(tzinfo=datetime.UTC)
-    ticks = ticks_to_run(row.cron, row.tz, first, now_utc, declared.missed)
+    since = row.first_missed.replace(tzinfo=datetime.UTC)
+    ticks = ticks_to_run(row.cron, row.tz, since, now_utc, declared.missed)
     for at in ticks:
         _enqueue_work(clients, declared, row, at)
     row.note_ticks(ticks, declared.task.path, declared.task.queue)

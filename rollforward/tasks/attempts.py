@@ -197,8 +197,8 @@ def is_old(clients: Clients, delivery: TaskDelivery) -> bool:
     def look() -> bool:
         row, now_utc = _row(clients, delivery), naive_utc(clients.clock.now())
         row.begun = [number for number in row.begun if number != delivery.number]
-        last = row.unknown_at or now_utc
-        is_same = abs((now_utc - last).total_seconds()) <= SAME_DEPLOY_S
+        noted_at = row.unknown_at or now_utc
+        is_same = abs((now_utc - noted_at).total_seconds()) <= SAME_DEPLOY_S
         row.unknown_since = (is_same and row.unknown_since) or now_utc
         row.unknown_at = now_utc
         row.put()

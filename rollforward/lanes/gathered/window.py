@@ -78,8 +78,8 @@ class Window:
 
     def without(self, ids: Collection[str]) -> Window:
         """Return the window without calls of these ids; without any call it is closed."""
-        left = tuple(call for call in self.calls if call not in ids)
-        return replace(self, calls=left) if left else self.closed()
+        calls = tuple(call for call in self.calls if call not in ids)
+        return replace(self, calls=calls) if calls else self.closed()
 
     def failed(self, reason: str, not_before_ms: int = 0) -> Window:
         """Return the window after a run that failed."""

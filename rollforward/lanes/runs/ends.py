@@ -236,8 +236,8 @@ def give_up(
 ) -> Dead | Later:
     """Let a task's declaration handle its end, or keep it as a dead task; then delete it.
 
-    A handler that fails is called again later, as often as the task may fail; what is nobody's
-    fault does not count. One whose arguments cannot be read is not called.
+    A handler that fails is called again later, as often as the task may fail; an outage does
+    not count. One whose arguments cannot be read is not called.
     """
     clients = holder.clients
     if declared is not None and declared.on_give_up is not None:

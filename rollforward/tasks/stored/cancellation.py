@@ -106,9 +106,9 @@ def forget(handle: str) -> None:
 
 
 def note_end(clients: Clients, handle: str) -> None:
-    """Delete the row of a task that waits no more, in this transaction; a cancelled one expires.
+    """Delete the row of a task that has ended, in this transaction; a cancelled task's row expires.
 
-    So whoever cancels it once more is told the same.
+    A second cancel then gets the answer of the first.
     """
     row = handle_key(handle).get() if not handle.endswith(TRACKED) else None
     if row is not None and row.state == CANCELLED:
