@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import html
 import re
 from collections.abc import Callable
@@ -120,6 +121,21 @@ def test_a_page_size_is_clamped(posts: World, browser: Browser) -> None:
     assert len(numbers(browser.get("/blog?page_size=0").text)) == 5
 
 
+@pytest.mark.parametrize("path", ["/blog", "/blog/tags/paging"])
+def test_a_page_whose_posts_were_deleted_leads_back(
+    posts: World, browser: Browser, path: str
+) -> None:
+    """I2: its address was right when the reader got it."""
+    following = links(browser.get(f"{path}?page_size=4").text, "next")[0]
+    with posts.context():
+        post_key(DEMO, 1).delete()
+
+    page = browser.get(following)
+
+    assert (page.status_code, numbers(page.text)) == (200, [])
+    assert numbers(browser.get(links(page.text, "prev")[0]).text) == [5, 4, 3, 2]
+
+
 UNKNOWN = ["9", "0", "01", "-1", "x", "９", "1" * 11, "9" * 90, "1.0", "%00", "a%0ab"]
 
 
@@ -150,7 +166,7 @@ def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
     """RFC 4287: each post with its id, times, author and address; HTML as text."""
     with posts.context():
         post = post_key(DEMO, 3).get()
-        post.title = "<b>&amp; 夏"
+        post.title, post.updated = "<b>&amp; 夏", post.updated + datetime.timedelta(days=1)
         post.put()
 
     response = browser.get("/blog/feed.atom")
@@ -167,6 +183,8 @@ def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
     for entry in (feed, *entries):
         for name in ("id", "title", "updated"):
             assert entry.findtext(f"{ATOM}{name}")
+    assert feed.findtext(f"{ATOM}updated") == entries[2].findtext(f"{ATOM}updated")
+    assert entries[0].findtext(f"{ATOM}updated") == entries[1].findtext(f"{ATOM}updated")
     assert entries[0].findtext(f"{ATOM}summary") == "They begin beyond a row."
     assert entries[0].find(f"{ATOM}link").get("href") == "/blog/5"
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError
+from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError, reading
+from rollforward.batches.adding import populate
 from rollforward.batches.declaration import Completed
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.datastore.transactions import transact
@@ -120,6 +121,21 @@ def test_failures_are_counted_and_listed_with_their_errors(world: World) -> None
     assert results == [None, None, None, {"label": "says"}]
     assert RAN["b/bad"] == 1
     assert RAN["b/slow-bad"] == 2
+
+
+@pytest.mark.parametrize("pages", [2, 3, 4, 5])
+def test_the_members_of_all_pages_are_listed(
+    world: World, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """F6: in their order, however many pages are read at a time."""
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 1)
+    monkeypatch.setattr(reading, "PAGES_AT_A_TIME", 2)
+    run(world, NOTES, *(["a"] * (pages - 1)), "bad", seal=True)
+
+    with world.context():
+        assert [member.ordinal for member in NOTES.results("b")] == list(range(pages))
+        assert outcomes(NOTES, "b") == ["done"] * (pages - 1) + ["failed"]
+        assert [member.ordinal for member in NOTES.failures("b")] == [pages - 1]
 
 
 def test_each_fold_keeps_what_its_members_said(world: World) -> None:

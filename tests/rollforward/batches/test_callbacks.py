@@ -26,6 +26,8 @@ from tests.rollforward.batches.harness import (
     CALLED,
     NOTES,
     RAN,
+    Branch,
+    branch,
     deliver_all,
     deliver_next,
     is_acknowledged,
@@ -140,6 +142,24 @@ def test_a_batch_that_is_kept_for_less_than_an_hour_is_called_before_its_end(
     sweep_in(world, 301)
 
     assert results == ["done"]
+
+
+def test_a_lost_callback_of_a_nested_batch_is_called(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F1: also when the batch above has ended with it, so that nobody waits for it any more."""
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks, "_enqueue", lambda *args: None)
+        with world.context():
+            NOTES.populate(world.clients, "b", [(branch, Branch("t", 2))], seal=True)
+        world.settle()
+    with world.context():
+        [child] = NOTES.nested("b")
+        assert NOTES.progress("b").outcome == child.outcome == "succeeded"
+    assert not CALLED
+    sweep_in(world, HOUR_S + 1)
+
+    assert {"notes:b:1": 1, f"trees:{child.batch_id}:1": 1} == CALLED
 
 
 def test_a_callback_that_is_delivered_again_does_nothing(world: World) -> None:

@@ -126,6 +126,26 @@ def test_a_late_cancelling_leaves_the_next_generation_alone(world: World) -> Non
     assert states(world) == ["succeeded"] * 2
 
 
+def test_a_late_cancelling_leaves_alone_what_the_next_generation_has_taken_over(
+    world: World,
+) -> None:
+    """F7: a nested batch that has run all the while is of the last member that came to it."""
+    grow(world, 2)
+    with world.context():
+        TREES.cancel(world.clients, "root")
+        TREES.run_again(world.clients, "root")
+        [page] = pages_within("trees:root").fetch()
+        for position in range(2):
+            ref = MemberRef("trees:root", page.key.id(), position, 2)
+            again = Member(world.clients, TREES.declaration, ref)
+            again.nest(TREES, notes("leaft.0", "leaft.1"))
+        cancel_nested.work(world.clients, CancelNested("trees:root", 1))
+
+    assert states(world) == [None] * 2
+    world.settle()
+    assert states(world) == ["succeeded"] * 2
+
+
 def test_a_cancelling_ends_what_an_earlier_one_has_not_reached(world: World) -> None:
     """F7: a batch that was nested in an earlier generation still runs; its task was purged, say."""
     grow(world, 2)

@@ -176,10 +176,9 @@ def test_selected_and_all_letters_are_runs(desk: Desk) -> None:
         assert len(PullItem.query().fetch()) == 2  # Those that are leased.
 
 
-def bodies_of(desk: Desk, query: str) -> list[str]:
+def bodies_of(desk: Desk, query: str, cursor: str | None = "") -> list[str]:
     """Return the bodies of the letters that the API lists, over all pages of three."""
     bodies: list[str] = []
-    cursor: str | None = ""
     while cursor is not None:
         path = f"{API}/dead-letters/pull-queues/work?limit=3&{query}&cursor={cursor}"
         answer = desk.ask(path).json
@@ -205,6 +204,10 @@ def test_letters_are_chosen_and_changed_by_the_time_of_their_death(desk: Desk) -
     assert sorted(bodies_of(desk, f"since={since}&until={until}")) == within
     assert sorted(bodies_of(desk, f"since={since}")) == [*within, "2-0", "2-1", "3-0", "3-1"]
     assert sorted(bodies_of(desk, f"until={until}")) == ["0-0", "0-1", *within]
+    first = desk.ask(f"{API}/dead-letters/pull-queues/work?limit=1").json
+    assert first is not None
+    cursor = first["next_cursor"]  # It leads to letters that died before the time.
+    assert sorted(bodies_of(desk, f"since={since}&until={until}", cursor)) == within
     page = browser.read(f"{QUEUE}?since={since}&until={until}")
     assert sorted(re.findall(r">([0-9]-[0-9])<", page)) == within
     older = re.findall(r">([0-9]-[0-9])<", browser.read(f"{QUEUE}?age=before-1h"))

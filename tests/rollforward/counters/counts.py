@@ -113,6 +113,18 @@ def resize(world: World, key: str, shards: int | None, counter: Counter = LIKES)
         counter.resize(world.clients, key, shards)
 
 
+def contend(world: World, counter: Counter, key: str, commits: int) -> None:
+    """Make `commits` increments, each after a lost race."""
+    with world.context():
+        counter_commits.has_increments(
+            world.clients
+        )  # It is asked before, so that no race of the probe is lost.
+    for _ in range(commits):
+        with world.plan.watched():
+            world.plan.reset("error:ABORTED", next_call="Commit")
+            add(world, key, counter=counter)
+
+
 def config(world: World, key: str, counter: Counter = LIKES) -> Any:
     with world.context():
         return config_key(counter.name, key).get()

@@ -73,6 +73,21 @@ def test_a_counter_that_is_due_is_woken_once(world: World) -> None:
     assert total(world, "a", VOTES) == 4
 
 
+def test_a_counter_has_a_task_for_each_of_its_times(world: World) -> None:
+    """E2: that of an earlier one may have come too early, and found that it was moved on."""
+    add(world, "a", counter=VOTES)
+    with world.context():
+        [shard_map] = (
+            ShardMaps.of(world.clients, VOTES._settings).get(world.clients, ["a"]).values()
+        )
+    now_utc = naive_utc(world.clients.clock.now())
+    for seconds in (0, 0, 1):  # The second process that finds it due creates none.
+        shard_map.due = due_text(VOTES.name, now_utc + datetime.timedelta(seconds=seconds))
+        VOTES._wake(world.clients, shard_map)
+
+    assert len(world.live_tasks(VOTES.settle_task.queue)) == 2
+
+
 def test_a_probe_without_an_answer_is_made_again(
     world: World, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,9 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.counters import Counter, NotShardedError, OutcomeUnknownError
+from rollforward.counters import NotShardedError, OutcomeUnknownError
 from rollforward.counters import resize as counter_resize
 from rollforward.counters import shard_maps as counter_shard_maps
-from rollforward.counters.commits import has_increments
 from rollforward.counters.entities import config_key
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
@@ -32,6 +31,7 @@ from tests.rollforward.counters.counts import (
     add,
     another_process,
     config,
+    contend,
     resize,
     stored,
     total,
@@ -348,16 +348,6 @@ def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> 
 # By itself
 
 
-def contend(world: World, counter: Counter, key: str, commits: int) -> None:
-    """Make `commits` increments, each after a lost race."""
-    with world.context():
-        has_increments(world.clients)  # It is asked before, so that no race of the probe is lost.
-    for _ in range(commits):
-        with world.plan.watched():
-            world.plan.reset("error:ABORTED", next_call="Commit")
-            add(world, key, counter=counter)
-
-
 def test_a_counter_grows_when_commits_lose_races_and_shrinks_when_they_do_not(
     world: World,
 ) -> None:
@@ -416,7 +406,7 @@ def test_a_counter_with_a_number_given_by_hand_keeps_it(world: World) -> None:
     resize(world, "a", None, VOTES)
     contend(world, VOTES, "a", 8)
 
-    assert (pinned.shards, pinned.is_pinned) == (2, True)
+    assert (pinned.shards, pinned.is_pinned, pinned.due) == (2, True, None)
     assert config(world, "a", VOTES).shards == 16
 
 

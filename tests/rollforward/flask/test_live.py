@@ -251,12 +251,14 @@ def test_there_are_as_many_streams_as_the_setting_says(listener: Browser, update
     assert listener.get(f"{updates}/events").status_code == 503
 
 
-def test_a_look_at_the_head_of_a_stream_takes_no_place(listener: Browser, updates: str) -> None:
-    """S34: nothing of it would be read, so nothing would end it."""
+def test_a_request_without_a_stream_takes_no_place(listener: Browser, updates: str) -> None:
+    """S34: of one for the head, or that is refused, nothing is read, so nothing would end it."""
     places = listener.app.extensions["live"].streams.limit
 
     for _ in range(places + 1):
         assert listener.client.head(f"{updates}/events").status_code == 503
+        assert listener.get(f"{updates}/events?after={'x' * 500}").status_code == 400
+        assert listener.get("/updates/x/events").status_code == 404
 
     with listener.client.get(f"{updates}/events") as stream:
         assert stream.status_code == 200

@@ -150,15 +150,29 @@ def waiting_for_version(world: World) -> float:
 
 
 @one_emulator
-def test_a_cancelled_flow_whose_code_has_dropped_a_call_waits_for_a_person(world: World) -> None:
-    """W20: nothing tells how to undo it; the version that has it goes on."""
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_cancelled_flow_whose_code_has_dropped_a_call_waits_for_a_person(
+    world: World, *, has_failed: bool
+) -> None:
+    """W20: nothing tells how to undo it; the version that has it goes on.
+
+    A flow that has failed, and was not being undone, has left no effects to anybody yet.
+    """
 
     def old(step: Steps) -> None:
         step.outside("a", CODE.act, "a")
         step.undo("undo a", CODE.act, "undo a")
         step.wait_for("go")
 
+    def broken(step: Steps) -> None:
+        old(step)
+        step.sleep("", days=1)  # A mistake of the code.
+
     run(world, old)
+    if has_failed:
+        CODE.run = broken
+        probe.signal(world.clients, ID, "go")
+        assert settle(world).state == "failed"
     CODE.run = lambda step: step.wait_for("go")
     probe.cancel(world.clients, ID)
     state = settle(world)

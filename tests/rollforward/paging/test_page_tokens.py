@@ -77,6 +77,7 @@ def test_a_token_holds_for_one_list_one_filter_and_one_reader() -> None:
 
 class OrderedBook(ndb.Model):
     shelf = ndb.StringProperty()
+    title = ndb.StringProperty()
     year = ndb.IntegerProperty()
     labels = ndb.StringProperty(repeated=True)
 
@@ -104,7 +105,10 @@ def test_a_token_holds_for_one_order() -> None:
     with offline():
         query = OrderedBook.query()
         orders = [
-            *(QueryRange(query, by).order for by in (OrderedBook.year, OrderedBook.shelf)),
+            *(
+                QueryRange(query, by).order
+                for by in (OrderedBook.year, OrderedBook.shelf, OrderedBook.title)
+            ),
             *(
                 QueryRange(query, OrderedBook.labels, prefix=prefix).order
                 for prefix in ("a|", "z|")
@@ -118,7 +122,7 @@ def test_a_token_holds_for_one_order() -> None:
     token = first.next_page_token
 
     assert (
-        len({*orders, Merged(Ordered("a"), Ordered("b")).order, Merged(Ordered("a")).order}) == 10
+        len({*orders, Merged(Ordered("a"), Ordered("b")).order, Merged(Ordered("a")).order}) == 11
     )
     assert Listing("books").page(TOKENS, Ordered(orders[0]), page_token=token).items
     with pytest.raises(BadPageTokenError):

@@ -102,6 +102,23 @@ def test_a_replay_whose_reply_was_lost_says_that_it_took_effect(
     assert not WORK.replay(world.clients, dead.id)
 
 
+def test_a_discard_whose_reply_was_lost_says_that_it_took_effect(world: World) -> None:
+    """And a second one that there was nothing more to discard; the letter beside it stays."""
+    add(world, "a", "b")
+    for _ in range(4):
+        lease(world, lease_s=1)
+        world.clock.sleep(2)
+    dead, beside = WORK.dead_letters()
+
+    world.plan.reset("reply-lost", next_call="Commit")
+    with world.plan.watched():
+        assert WORK.discard(world.clients, dead.id)
+
+    assert world.plan.fired
+    assert not WORK.discard(world.clients, dead.id)
+    assert WORK.dead_letters() == [beside]
+
+
 def test_dead_letters_go_after_a_month(world: World) -> None:
     add(world, "poison")
     for _ in range(4):

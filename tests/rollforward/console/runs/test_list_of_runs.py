@@ -22,7 +22,7 @@ from pipelines.weblog.loads import add_sample
 from pipelines.weblog.pipeline import WEBLOG
 from pipelines.zeitgeist import player
 from pipelines.zeitgeist.pipeline import ZEITGEIST
-from rollforward.batches.entities import REMOVED, BatchState, state_key
+from rollforward.batches.entities import COMPLETED, REMOVED, BatchState, state_key
 from rollforward.continuations import job, runs
 from rollforward.continuations.entities import ContinuationRun, run_key
 from rollforward.continuations.sources import NumberSource
@@ -246,6 +246,20 @@ def test_a_batch_is_shown_in_its_tree(desk: Desk) -> None:
     assert len(desk.ask(f"{API}/runs/batches/trees%3Aroot").get_json()["tree"]) == len(parents)
     by_id = {run["id"]: run for run in listed(desk, limit=50)["runs"]}  # type: ignore[attr-defined]
     assert by_id[deepest]["part_of"] == {"pattern": "batches", "id": parents[deepest]}
+
+
+def test_what_failed_in_a_nested_batch_is_run_again_by_the_one_above(desk: Desk) -> None:
+    """Alone its members would run for nobody: the list offers no such thing, and it is refused."""
+    fields = {"state": COMPLETED, "outcome": "failed", "sealed": True, "completed": now(desk)}
+    fields |= {"members": 2, "done": 1, "failed": 1}
+    rows = {"top": {}, "below": {"parent": "trees:top"}}
+    keep(desk, *(partial(batch_row, desk, name, **fields, **more) for name, more in rows.items()))
+
+    verbs = {run["id"]: run["verbs"] for run in listed(desk)["runs"]}  # type: ignore[attr-defined]
+    refused = desk.change("/runs/batches/trees%3Abelow:retry")
+
+    assert verbs == {"trees:top": ["retry"], "trees:below": []}
+    assert (refused.status_code, "trees:top: tell that" in refused.text) == (409, True)
 
 
 def test_a_tree_ends_at_a_batch_that_is_being_removed(desk: Desk) -> None:

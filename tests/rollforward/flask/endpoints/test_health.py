@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from rollforward.flask.endpoints import health
@@ -23,3 +25,27 @@ def test_services_are_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert asked_at_s == [100.0, 101.1, 102.2]
     assert answers == [True, True, False, False, False]
+
+
+def test_nobody_waits_for_a_service_that_another_caller_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service that does not answer takes seconds to ask; the answer of before is there."""
+    answers: list[dict[str, bool]] = []
+    now_s = [100.0]
+
+    def ask() -> dict[str, bool]:
+        if now_s[0] == 100.0:
+            return {"datastore": True}
+        other = threading.Thread(target=lambda: answers.append(states.states()), daemon=True)
+        other.start()
+        other.join(10)
+        return {"datastore": False}
+
+    monkeypatch.setattr(health, "_ask", ask)
+    states = health.ServiceHealth(elapsed_s=lambda: now_s[0])
+    states.states()
+    now_s[0] = 102.0
+
+    assert states.states() == {"datastore": False}
+    assert answers == [{"datastore": True}]
