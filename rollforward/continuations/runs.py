@@ -160,7 +160,7 @@ def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
 
 
 def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
-    """Run the failed items of a finished run again, as a run of its own.
+    """Run the failed items of a finished run again, as a run of its own, at the same rate.
 
     Returns:
         The new run's id: the same however often this is called.
@@ -184,6 +184,7 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
         page_size=parent.page_size,
         chains=1,
         expected=_unfinished(run_id),
+        max_rate=parent.max_rate,
     )
 
     def put_once() -> None:

@@ -5,32 +5,50 @@ from __future__ import annotations
 import datetime
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from rollforward.continuations import runs
+from rollforward import continuations
+from rollforward.continuations import ItemError, Job, RefusedItemError, runs
 from rollforward.continuations.entities import FINISHED, pages_of
 from rollforward.continuations.progress import progress, run_of
+from rollforward.runtime import Clients
 from rollforward.testing.injection import CRASH_BEFORE
-from tests.infra.world import World
-from tests.rollforward.continuations.walk_jobs import APPLY, Walk, ledger, put_items, run_to_end
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.walk_jobs import (
+    APPLY,
+    Item,
+    Walk,
+    count_items,
+    ledger,
+    put_items,
+    run_to_end,
+)
 
 RATE = 10.0
 
 
-def start(world: World, run_id: str, count: int, max_rate: float | None, chains: int) -> None:
+def start(
+    world: World,
+    run_id: str,
+    count: int,
+    max_rate: float | None,
+    chains: int,
+    job: Job[Walk, Item] = APPLY,
+) -> None:
     """Start a run over so many items that exist."""
     with world.context():
         runs.new_run(
             world.clients,
-            APPLY,
+            job,
             Walk(run_id),
             run_id=run_id,
             expected=count,
             chains=chains,
             max_rate=max_rate,
         ).put()
-        runs.launch(world.clients, APPLY, run_id)
+        runs.launch(world.clients, job, run_id)
 
 
 @pytest.mark.parametrize("chains", [1, 3])
@@ -49,6 +67,32 @@ def test_no_page_is_worked_on_before_its_turn(world: World, chains: int) -> None
         turn = page.number * chains + page.chain
         due = run.started + datetime.timedelta(seconds=turn * APPLY.page_size / RATE)
         assert page.number == 0 or page.updated_at >= due
+
+
+@pytest.mark.parametrize("rate", [None, RATE])
+def test_the_retry_of_a_run_has_its_rate(services: Services, rate: float | None) -> None:
+    """A1: what takes ten items a second takes no more of those that have failed."""
+    broken = [RefusedItemError("no")]
+
+    def refuse(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        return [error for error in broken for _ in items] or count_items(clients, args, items)
+
+    job = replace(APPLY, apply=refuse)
+    world = World(services, [job])
+    names = put_items(world, 8)
+    start(world, "run", 8, rate, 1, job=job)
+    world.settle()
+    broken.clear()
+    with world.context():
+        retry = continuations.retry_failed(world.clients, {job.name: job}, "run")
+        began = world.clients.clock.now()
+    world.settle()
+
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        assert (run_of(retry).max_rate, progress(retry).state) == (rate, FINISHED)
+    took_s = (world.clients.clock.now() - began).total_seconds()
+    assert (took_s >= 3 * APPLY.page_size / RATE) is (rate is not None)
 
 
 def test_a_run_without_a_rate_waits_for_nothing(world: World) -> None:
