@@ -79,14 +79,14 @@ class PullQueues(Pattern[PullQueue]):
         return gauges
 
     def delete_expired(self, clients: Clients) -> int:
-        """Delete expired receipts."""
-        now_utc = naive_utc(clients.clock.now())
+        """Delete expired receipts; return how many went."""
+        now_utc, deleted = naive_utc(clients.clock.now()), 0
         for _ in range(MAX_PAGES):
             keys = expired_receipts(now_utc).fetch(MAX_KEYS, keys_only=True)
-            delete_due(keys, lambda row: row.expires < now_utc)
+            deleted += delete_due(keys, lambda row: row.expires < now_utc)
             if len(keys) < MAX_KEYS:
                 break
-        return len(keys)
+        return deleted
 
     def standing(self, parts: Sequence[PullQueue]) -> Iterable[str]:
         return [queue.name for queue in parts]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rollforward.datastore.partitions import PARTITIONS
-from rollforward.flows import RetryPolicy, StepFailedError, Steps
+from rollforward.flows import RetryPolicy, StepFailedError, Steps, sweep
 from rollforward.flows.rows.entities import FlowRun, FlowValue, run_key
-from rollforward.flows.sweep import remove_expired
 from rollforward.tasks.errors import Retry
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
@@ -64,8 +63,11 @@ def test_a_result_has_the_type_of_its_function_in_each_run(world: World) -> None
 
 @one_emulator
 @pytest.mark.parametrize("kind", ["commit", "outside"])
-def test_a_large_result_has_rows_of_its_own(world: World, kind: str) -> None:
-    """W1: of a megabyte and more; they are deleted with the flow."""
+def test_a_large_result_has_rows_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """W1: of a megabyte and more; they are deleted with the flow, however many."""
+    monkeypatch.setattr(sweep, "MAX_CHUNKS", 2)
     large = "é" * 1_000_000
     seen: list[int] = []
 
@@ -78,9 +80,11 @@ def test_a_large_result_has_rows_of_its_own(world: World, kind: str) -> None:
     assert seen == [len(large)] * 2
     assert len(FlowValue.query().fetch(keys_only=True)) == 3
     world.clock.sleep(31 * 24 * 3600)
+    removed = 0
     for _ in PARTITIONS:
-        remove_expired(world.clients)
+        removed += sweep.remove_expired(world.clients)
         world.clock.sleep(60)
+    assert removed == 4
     assert run_key(f"test-probe|{ID}").get() is None
     assert not FlowValue.query().fetch(keys_only=True)
 

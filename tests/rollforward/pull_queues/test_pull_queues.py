@@ -15,6 +15,7 @@ from rollforward.pull_queues import (
     Lease,
     PullQueue,
     leasing,
+    pattern,
 )
 from rollforward.pull_queues import add as adding
 from rollforward.pull_queues.pattern import PullQueues
@@ -152,18 +153,23 @@ def test_an_idempotency_key_adds_once(world: World) -> None:
         WORK.add(world.clients, "b", idempotency_key="k")
 
 
-def test_receipts_go_after_a_day(world: World) -> None:
-    """An idempotency key is known until then, whichever worker sweeps."""
-    WORK.add(world.clients, "a", idempotency_key="k")
+@pytest.mark.parametrize("page_size", [1, 2, 500])
+def test_receipts_go_after_a_day(
+    world: World, monkeypatch: pytest.MonkeyPatch, page_size: int
+) -> None:
+    """An idempotency key is known until then, whichever worker sweeps; one sweep takes them all."""
+    monkeypatch.setattr(pattern, "MAX_KEYS", page_size)
+    for key in ("k", "k2", "k3"):
+        WORK.add(world.clients, "a", idempotency_key=key)
     world.clock.sleep(24 * 3600 - 1)
     assert PullQueues().delete_expired(world.clients) == 0
     WORK.add(world.clients, "a", idempotency_key="k")
-    assert waiting() == 1
+    assert waiting() == 3
     world.clock.sleep(2)
 
-    assert PullQueues().delete_expired(world.clients) == 1
+    assert PullQueues().delete_expired(world.clients) == 3
     WORK.add(world.clients, "a", idempotency_key="k")
-    assert waiting() == 2
+    assert waiting() == 4
 
 
 def test_an_item_joins_a_transaction(world: World) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipelines.grades.views import BUILDS
+from rollforward.batches import listing
 from rollforward.registry import Registry
 from rollforward.streams import PushedRecord, driver
 from rollforward.tasks.runs import RunQuery, RunRefusedError, UnknownRunError
@@ -49,7 +50,9 @@ def populate(world: World, batch_id: str, *labels: str) -> None:
         NOTES.populate(world.clients, batch_id, members, seal=True)
 
 
-def test_batches_are_runs_that_are_cancelled_and_run_again(world: World) -> None:
+def test_batches_are_runs_that_are_cancelled_and_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Newest first, with their members by outcome and the errors of those that failed."""
     populate(world, "old", "a", "bad b")
     world.settle()
@@ -67,6 +70,10 @@ def test_batches_are_runs_that_are_cancelled_and_run_again(world: World) -> None
     assert [sorted(part.items) for part in details(world, "batches", "notes:old").parts] == [
         ["d", "f"]
     ]
+    for most in (1, 0):  # There is one page.
+        monkeypatch.setattr(listing, "MAX_PAGES", most)
+        shown = details(world, "batches", "notes:old")
+        assert (len(shown.parts), shown.has_all_parts) == (most, most > 0)
 
     with world.context():
         Mended(id="all").put()

@@ -11,7 +11,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from rollforward import continuations
-from rollforward.continuations import ItemError, Job, RefusedItemError
+from rollforward.continuations import ItemError, Job, RefusedItemError, listing
 from rollforward.continuations.progress import run_of
 from rollforward.runtime import Clients
 from tests.handlers.conftest import app_with, on_app_engine
@@ -136,6 +136,19 @@ def test_a_run_shows_its_items_and_why_some_failed(world: World) -> None:
     ]
     assert (shown["run"]["counts"]["failed"], shown["run"]["verbs"]) == (2, ["retry"])
     assert shown["cost"]["writes"] > 0
+
+
+def test_a_run_says_whether_all_of_its_pages_are_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three pages."""
+    put_items(world, 5)
+    run_to_end(world, PICKY, "run")
+    for most, is_all in ((2, False), (3, True), (4, True)):
+        monkeypatch.setattr(listing, "MAX_PAGES", most)
+        with world.context():
+            shown = world.registry.run(world.clients, "continuations", "run")
+        assert (len(shown.parts), shown.has_all_parts) == (min(most, 3), is_all)
 
 
 def test_a_run_is_cancelled_resumed_and_its_failed_items_retried(world: World) -> None:

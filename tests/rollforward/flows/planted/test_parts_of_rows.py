@@ -126,6 +126,30 @@ def test_the_sweep_wakes_each_flow_by_its_own_task(monkeypatch: pytest.MonkeyPat
     assert count == 3
 
 
+def test_the_sweep_wakes_all_that_is_due_also_beside_what_it_cannot_wake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """W11: in parts, of which one that fails stops no other."""
+    tried: list[int] = []
+
+    def wake(clients: object, tasks: object, part: list[int], now_utc: object) -> int:
+        tried.extend(part)
+        if broken & set(part):
+            raise ValueError("made by the test")
+        return len(part)
+
+    count = 2 * sweep.MAX_PER_COMMIT + 1
+    keys = SimpleNamespace(fetch=lambda limit, keys_only: list(range(count))[:limit])
+    monkeypatch.setattr(sweep, "due_by", lambda now_utc: keys)
+    monkeypatch.setattr(sweep, "_wake", wake)
+    broken = set[int]()
+    assert sweep.wake_due(CLIENTS, {}) == count
+    broken.add(0)
+    with pytest.raises(ValueError, match="made by the test"):
+        sweep.wake_due(CLIENTS, {})
+    assert tried == list(range(count)) * 2
+
+
 def test_large_contents_of_two_events_of_one_transaction_share_no_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
