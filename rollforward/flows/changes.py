@@ -41,6 +41,7 @@ from rollforward.flows.wakes import due_at, wake, wake_after_commit
 from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.idempotency import digest_of
 from rollforward.runtime.sharing.conditional_writes import insert_together
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 
@@ -149,11 +150,14 @@ def signal(
         text = values.dump_plain(payload)
     except BadValueError as error:
         raise BadFlowError(f"payload: {error}") from error
+    digest = digest_of(f"{event}|{text}")
 
     def body() -> bool:
         transaction = current_transaction()
         row = _existing(pending.get(key), flow_id)
-        unique = event_id or f"{transaction.id}-{transaction.count(f'event|{key.id()}')}"
+        number = transaction.count(f"event|{key.id()}|{digest}")
+        own = f"{transaction.id}-{digest}-{number}"
+        unique = event_id or own
         if unique in row.event_ids:  # By this very call, if a reply was lost.
             return bool(row.event_ids[unique] == transaction.id)
         if row.has_ended:
@@ -164,7 +168,7 @@ def signal(
             raise FlowRefusedError(
                 f"the flow {flow_id!r} has {events.MAX_UNREAD} events that no step has taken"
             )
-        fields, rows = values.stored(key.id(), f"event-{transaction.id}-{len(row.event_ids)}", text)
+        fields, rows = values.stored(key.id(), f"event-{own}", text)
         events.add(row, event, unique, clients.clock.now().timestamp(), dict(fields))
         row.event_ids = events.newest_ids({**row.event_ids, unique: transaction.id})
         if events.is_awaited(row, event) and row.state == RUNNING:

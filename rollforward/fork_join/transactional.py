@@ -1,9 +1,9 @@
 """Inserts that are part of a transaction: the work is committed with the data, or not at all.
 
 The first attempt enters the epoch, and the end of the transaction leaves it. So every attempt
-writes the same packs: their keys are chosen once, and contain a digest of the items. An attempt
-that decides otherwise writes other packs, and deletes none of an earlier attempt, which may be
-committed.
+writes the same packs: their keys contain a digest of the items, and how many equal packs came
+before. An attempt that decides otherwise writes other packs, and deletes none of an earlier
+attempt, which may be committed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class TransactionalInserts:
         self._transaction = transaction
         self._admissions: dict[str, Admission] = {}  # By key, as the packs.
         self._packs: dict[str, PackId] = {}
-        self._puts = 0  # Of this attempt: two equal items are two.
 
     def put(self, insertions: Sequence[Insertion], tag: str | None) -> str:
         """Write a pack of items of one key in the transaction; return its key."""
@@ -50,8 +49,8 @@ class TransactionalInserts:
             admission = self._joiners.enter(self._clients, key, len(insertions))
             self._admissions[key] = admission
         digest = hashlib.sha256(f"{key}\0{tag}\0{items}".encode()).hexdigest()[:16]
-        id_ = f"{self._transaction.id[:16]}-{self._puts}-{digest}"
-        self._puts += 1
+        number = self._transaction.count(f"fork-join:{self._settings.name}|{digest}") - 1
+        id_ = f"{self._transaction.id[:16]}-{number}-{digest}"
         kilobytes = size // 1024
         pack = PackId(self._settings.name, admission.epoch, len(insertions), kilobytes, id_)
         self._packs[key] = pack
@@ -70,7 +69,6 @@ class TransactionalInserts:
 
     def on_retry(self, cause: Exception) -> None:
         """Stay: the next attempt writes the same packs."""
-        self._puts = 0
 
     def on_commit(self) -> None:
         self._joiners.start(self._clients, list(self._admissions.values()))

@@ -12,8 +12,7 @@ task that has run meanwhile may run once more.
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -124,7 +123,8 @@ def add_in_transaction(
     transaction = current_transaction()
     adding = transaction.hook(_HOOK, lambda: _Adding(clients, transaction))
     if len(message.body) > MAX_BODY_BYTES:
-        owner = f"{transaction.id}-{transaction.count(f'{_HOOK}|{lane_id}')}"
+        digest = message.digest(lane_id)
+        owner = f"{transaction.id}-{digest}-{transaction.count(f'{_HOOK}|{digest}')}"
         message = arguments.store_in_transaction(clients, message, owner, expires=False)
     adding.added.append(_Added(task, lane_id, message, is_ordered, after_s))
 
@@ -184,14 +184,15 @@ class _Added:
 
 @dataclass
 class _Place:
-    """The place of the first task that an attempt adds to a key, and the ids of its rows.
+    """The place of the first task that an attempt adds to a key, and its rows.
 
     Attributes:
-        committed: Ids of an attempt that is known to be committed.
+        rows: Their ids, by the ends of these, which are the same in each attempt.
+        committed: Such ends, of attempts that are known to be committed.
     """
 
     start: int
-    row_ids: list[str] = field(default_factory=list)
+    rows: dict[str, str] = field(default_factory=dict)
     committed: frozenset[str] = frozenset()
 
 
@@ -215,27 +216,26 @@ class _Adding:
 
     def before_commit(self) -> None:
         """Write the rows, each key's behind the last one that is committed."""
-        numbers: dict[str, int] = {}
+        equal: Counter[tuple[str, str]] = Counter()  # Two equal tasks are two.
         for added in self.added:
-            lane_id = added.lane_id
-            number = numbers[lane_id] = numbers.get(lane_id, -1) + 1
+            lane_id, digest = added.lane_id, added.message.digest()
             if lane_id not in self.places:
                 self.places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
             placed = self.places[lane_id]
-            place = _at(placed.start, added.message) + number
-            unique = f"{self.transaction.id[:12]}{_digest(added.message)}{number:04x}"
-            row_id = id_at(lane_id, place, unique)
-            placed.row_ids.append(row_id)
-            if row_id not in placed.committed:
-                current.put(_row(self.clients, row_id, added.message))
+            unique = f"{self.transaction.id[:12]}{digest}{equal[lane_id, digest]:04x}"
+            equal[lane_id, digest] += 1
+            if unique not in placed.committed:
+                place = _at(placed.start, added.message) + len(placed.rows)
+                placed.rows[unique] = id_at(lane_id, place, unique)
+                current.put(_row(self.clients, placed.rows[unique], added.message))
 
     def _place(self, lane_id: str, *, is_ordered: bool) -> _Place:
-        """Return the place of the first task of a key; rows that are committed keep theirs."""
+        """Return the place of the first task of a key, behind rows that are known as committed."""
         known = self.open_places.get(lane_id, [])
-        for place in known:
-            rows = current.get_multi([task_key(row_id) for row_id in place.row_ids])
-            if any(row is not None for row in rows):
-                return _Place(place.start, committed=frozenset(place.row_ids))
+        committed = [place for place in known if _is_any_there(place.rows.values())]
+        if committed:
+            start = max(place.start + len(place.rows) for place in committed)
+            return _Place(start, committed=frozenset().union(*(place.rows for place in committed)))
         if known and not is_ordered:
             return _Place(known[0].start)
         return _Place(_next_place(self.clients, lane_id, is_ordered=is_ordered))
@@ -335,6 +335,5 @@ def _last_task(client: ndb.Client, lane_id: str) -> Any:
     return request
 
 
-def _digest(message: Message) -> str:
-    parts = [message.path, message.body.decode()]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+def _is_any_there(row_ids: Iterable[str]) -> bool:
+    return any(row is not None for row in current.get_multi(list(map(task_key, row_ids))))

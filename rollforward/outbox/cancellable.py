@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from rollforward.datastore.transactions import current_transaction, is_in_transaction, transact
 from rollforward.outbox.enqueue import enqueue_message, message_of
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.messages import MessageLane
+from rollforward.runtime.messages import Message, MessageLane
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.stored.arguments import LIFE
@@ -81,10 +81,11 @@ def enqueue_cancellable(
     clients, message = message_of(args, name=name, delay_s=delay_s, at=at)
 
     def body() -> str:
-        handle = _handle(message.path, name)
+        handle = _handle(message, name)
         if name is None or not is_known(handle):
-            life = LIFE if lane is None else LIFE_IN_LANE
-            put_handle(clients, handle, message.at, life=life)
+            if not _is_written(handle):
+                life = LIFE if lane is None else LIFE_IN_LANE
+                put_handle(clients, handle, message.at, life=life)
             wrapped = Envelope(message.body, handle=handle).body
             if lane is not None:
                 lane.add_in_transaction(clients, replace(message, body=wrapped, name=None))
@@ -96,7 +97,7 @@ def enqueue_cancellable(
         return body()
     if lane is not None:
         return transact(body)
-    named = [] if name is None else [handle_key(_handle(message.path, name))]
+    named = [] if name is None else [handle_key(_handle(message, name))]
     named += named_rows(clients, message)
     shared = SharedBody(
         lambda draw: body(), reads=lambda draw: named, rows=frozenset(named), writes=2
@@ -135,9 +136,21 @@ def tracked_handle(path: str, name: Sequence[str | int]) -> str:
     return hashed_name("handle", path, *name) + TRACKED
 
 
-def _handle(path: str, name: Sequence[str | int] | None) -> str:
-    """Return the same handle each time the body of a transaction runs."""
+def _handle(message: Message, name: Sequence[str | int] | None) -> str:
+    """Return the same handle for a task each time the body of a transaction runs."""
     if name is not None:
-        return hashed_name("handle", path, *name) + NAMED
+        return hashed_name("handle", message.path, *name) + NAMED
+    transaction, digest = current_transaction(), message.digest()
+    number = transaction.count(f"cancellable|{digest}")
+    return hashed_name("handle", message.path, transaction.id, digest, number)
+
+
+def _is_written(handle: str) -> bool:
+    """Return whether an earlier attempt of this transaction has committed the row of a task.
+
+    It may be cancelled by now, through a handle that was stored with it. Nobody knows the handle
+    of a call that commits by itself, and shares its transaction, before it returns.
+    """
     transaction = current_transaction()
-    return hashed_name("handle", path, transaction.id, transaction.count("cancellable"))
+    is_shared = transaction.entities is not None
+    return transaction.doubt is not None and not is_shared and is_known(handle)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
@@ -151,7 +149,6 @@ class _Outgoing:
     created: datetime.datetime
     rows: list[OutboxTask] = field(default_factory=list)
     doubtful: list[OutboxTask] = field(default_factory=list)  # Of attempts that may be committed.
-    others: int = 0  # Those that somebody else takes, and tasks that wait in rows of their own.
 
     def put(
         self,
@@ -163,13 +160,15 @@ class _Outgoing:
     ) -> str:
         """Write a row; `make` returns its message, given the row.
 
-        A body that runs again writes the same rows. If it then decides otherwise, it overwrites no
-        row of the last attempt, which may be committed, since the key depends on the message.
+        A body that runs again writes the same rows. The key depends on the message and on how many
+        equal ones came before. So a body that decides otherwise then, for it finds a part of its
+        work done, overwrites no row of the last attempt, which may be committed, and doubles none.
         """
-        number = len(self.rows) + self.others
-        draft = RowId(self.transaction.id, self.created, number, is_unacked)
+        draft = RowId(self.transaction.id, self.created, 0, is_unacked)
         message = make(draft.text)
-        row = replace(draft, digest=_digest(message, tag)).text
+        digest = message.digest(tag)
+        number = self.transaction.count(f"{_HOOK}|{digest}") - 1
+        row = replace(draft, number=number, digest=digest).text
         # The transaction's random id is in it, so it stands for nothing else there.
         body = message.body.replace(draft.text.encode(), row.encode())
         message = replace(message, body=body)
@@ -177,19 +176,16 @@ class _Outgoing:
             message = store_in_transaction(self.clients, message, row)
         if is_distant(self.clients, message.at):
             put_distant(message, row)
-            self.others += 1
             return row
         entity = row_of(row, message, tag)
         current.put(entity)
-        if is_gathered:
-            self.others += 1
-        else:
+        if not is_gathered:
             self.rows.append(entity)
         return row
 
     def on_retry(self, cause: Exception) -> None:
         self.doubtful += self.rows
-        self.rows, self.others = [], 0
+        self.rows = []
 
     def on_give_up(self) -> None:
         """Look for rows that may be committed anyway."""
@@ -204,12 +200,6 @@ class _Outgoing:
             self.clients.relay.send(self.clients, list(rows.values()))
         if doubtful:
             self.clients.relay.look(self.clients, list(doubtful.values()))
-
-
-def _digest(message: Message, tag: str | None) -> str:
-    """Return the digest of a message without its time, which differs between two attempts."""
-    parts = [message.path, message.queue, message.body.decode(), message.name, tag]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 def _outgoing(clients: Clients) -> _Outgoing:

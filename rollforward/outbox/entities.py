@@ -3,9 +3,9 @@
 OutboxTask
     Key: "<partition>|<created>|<h or o>|<transaction>|<number>|<digest>". The partition is the
     first hex digit of the transaction's random id, so writes spread over 16 ranges; a range is in
-    order of time. The digest is of the task's message; all other parts are chosen before the
-    transaction's first attempt. So a body that runs again writes the same rows, and other rows if
-    it then decides otherwise.
+    order of time. The digest is of the task's message, and the number tells equal ones apart; all
+    other parts are chosen before the transaction's first attempt. So a body that runs again writes
+    the same rows for the same tasks, and other rows if it then decides otherwise.
     Queries: ranges of keys: the sweep, and the oldest row. tag = "..." or a range of tags, by
     key: the pending rows of one reader. Single-property index.
     Growth: one row for each pending task. A row of kind "o" is deleted when its task was created,

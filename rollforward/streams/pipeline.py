@@ -13,6 +13,7 @@ import pydantic
 from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.idempotency import digest_of
 from rollforward.streams.driver import Engine, run_steps
 from rollforward.streams.exchange.ingest import (
     IngestRequest,
@@ -141,7 +142,9 @@ class Pipeline(Declaration):
         is_encoded = encoded_of(text) is not None
         sent = text if is_encoded else value
         transaction = current_transaction()
-        id_ = f"{transaction.id}.{transaction.count(f'streams {self.name}')}"
+        # Also if its body finds another push done when it runs again.
+        digest = digest_of(f"{self.name}|{stream}|{process}|{timestamp_ms}|{text}")
+        id_ = f"{transaction.id}.{digest}.{transaction.count(f'streams {digest}')}"
         outbox.enqueue_with_ack(
             clients,
             push_task(self),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward import outbox
 from rollforward.batches import ClosedError
 from rollforward.batches.errors import DifferentWorkError
 from rollforward.datastore.transactions import transact
+from rollforward.tasks import Task
 from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     BEST,
@@ -19,6 +21,7 @@ from tests.rollforward.batches.harness import (
     rows_of,
     told,
 )
+from tests.rollforward.datastore.counters import no_pause
 
 
 def add_twice(world: World) -> list[int]:
@@ -105,3 +108,21 @@ def test_two_batches_of_one_transaction_stay_apart(world: World) -> None:
         assert told(NOTES, "c")[0]["members"] == 0
         assert not told(BEST, "b")
         assert rows_of("best:b")["BatchPage"] == 1
+
+
+def test_a_task_beside_an_addition_that_is_found_done_runs_once(world: World) -> None:
+    """B6: the addition enqueues nothing when the body runs again after its commit."""
+    sent: list[str] = []
+    plain = Task("/tasks/tests/beside-a-batch", "default", str, lambda _, text: sent.append(text))
+    world = World(world.services, batches=[NOTES], tasks=[plain])
+
+    def body() -> None:
+        NOTES.populate_in_transaction(world.clients, "b", notes("a"), seal=True)
+        outbox.enqueue(world.clients, plain, "placed")
+
+    with world.context():
+        world.plan.break_next("Commit", "reply-lost", 1)
+        transact(body, sleep=no_pause)
+    world.settle()
+    assert sent == ["placed"]
+    assert RAN == {"b/a": 1}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from rollforward.flows import FlowEndedError, Steps
+from rollforward.flows.rows import events
 from rollforward.flows.rows.entities import RUNNING, UNDOING, run_key
 from rollforward.flows.wakes import FlowArgs
 from tests.infra.world import World
+from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.flows.probe import (
     CODE,
     DAY_S,
@@ -212,3 +217,30 @@ def test_a_wait_does_not_begin_in_a_flow_that_was_cancelled(world: World, wait: 
     assert (state.state, CODE.done) == ("cancelled", ["undo"])
     row = run_key(f"test-probe|{ID}").get()
     assert row.state not in (RUNNING, UNDOING)
+
+
+@one_emulator
+def test_another_event_of_a_second_run_is_kept_beside_that_of_the_first(world: World) -> None:
+    """W8: the first run was committed, and its reply lost; the second one decides otherwise."""
+
+    def sending(payload: str) -> Callable[[], bool]:
+        return lambda: probe.signal(world.clients, ID, "go", payload)
+
+    CODE.run = payloads
+    probe.start(world.clients, ID)
+    run_again(world, sending("a"), sending("b"), sending("c"), then=True)
+    assert settle(world).result == ["a", "b", "c"]
+
+
+@one_emulator
+def test_two_large_events_of_a_transaction_have_content_of_their_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W8: although the flow knows as many ids of events as it keeps."""
+    monkeypatch.setattr(events, "newest_ids", lambda ids: dict(list(ids.items())[-3:]))
+    sent = [letter * 30_000 for letter in "xyz"]
+    CODE.run = payloads
+    probe.start(world.clients, ID)
+    in_transaction(*[partial(probe.signal, world.clients, ID, "other", None) for _ in range(3)])
+    in_transaction(*[partial(probe.signal, world.clients, ID, "go", text) for text in sent])
+    assert settle(world).result == sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -12,6 +13,7 @@ from rollforward.fork_join import BadItemError
 from rollforward.fork_join import transactional as fork_join_transactional
 from rollforward.fork_join.entities import WorkPack
 from tests.infra.world import World
+from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
     TALLIES,
@@ -166,3 +168,16 @@ def test_a_pack_is_never_too_large_to_be_bisected(world: World) -> None:
         with pytest.raises(BadItemError, match="at most 450"):
             transact(lambda: AT_ONCE.insert_in_transaction(world.clients, "t", *marks))
         transact(lambda: AT_ONCE.insert_in_transaction(world.clients, "t", *marks[:450]))
+
+
+def test_a_second_run_that_finds_a_part_done_inserts_the_rest_once(world: World) -> None:
+    """D1, B6: the place of a pack among others, which are not there again, is no part of its id."""
+
+    def insertion(label: str) -> Callable[[], object]:
+        return lambda: TALLIES.insert_in_transaction(world.clients, "t", Mark(label))
+
+    with world.clients.context():
+        run_again(world, *map(insertion, "abcc"))
+    world.settle()
+    with world.clients.context():
+        assert tallied("t") == Counter("abcc")

@@ -22,6 +22,7 @@ from rollforward.tasks.errors import (
 )
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
+from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.lanes.office import (
     BLOCKING,
     DESK,
@@ -265,3 +266,27 @@ def test_keys_may_have_any_characters(world: World) -> None:
     world.settle()
     for key in ("auth0|7", "~", "a~b", "é ü", "a|", "x/y"):
         assert DESK.of(key) == ["0", "1"]
+
+
+@pytest.mark.parametrize("size", [1, 400_000])
+@one_emulator
+def test_a_second_run_that_finds_a_part_done_adds_the_rest_once(world: World, size: int) -> None:
+    """B6: and each task has its own arguments, however large."""
+    texts = [letter * size for letter in "abcc"]
+    run_again(world, *[adding(world, IN_ORDER, text) for text in texts])
+    world.settle()
+    assert DESK.of("ada") == texts
+
+
+@one_emulator
+def test_what_a_second_run_adds_alone_is_behind_what_the_first_one_has_added(world: World) -> None:
+    """K1: the first one was committed."""
+    first, *others = [adding(world, IN_ORDER, text) for text in ("9", "1", "2")]
+    run_again(world, first, *others, then=True)
+    world.settle()
+    assert DESK.of("ada") == ["9", "1", "2"]
+
+
+def adding(world: World, lane: Lane, text: str) -> Callable[[], None]:
+    """Return a part of a transaction that adds a letter."""
+    return lambda: outbox.enqueue(world.clients, write, write.bind("ada", text), lane=lane("ada"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call, no_pause
+from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.outbox.order_tasks import (
     STEPS,
     Order,
@@ -307,3 +310,17 @@ def test_a_second_run_takes_nothing_from_the_first(watched_world: World, is_unac
     assert watched_world.plan.fired
     messages = sent(watched_world, "fan-out" if is_unacked else "default")
     assert sorted(args["order"] for args in messages) == ["one", "two"]
+
+
+def test_a_second_run_that_finds_a_part_done_enqueues_the_rest_once(watched_world: World) -> None:
+    """B6: the place of a task among others, which are not enqueued again, is no part of its row."""
+
+    def enqueued(*names: str) -> list[Callable[[], None]]:
+        return [
+            partial(outbox.enqueue, watched_world.clients, step, Step("o", name)) for name in names
+        ]
+
+    run_again(watched_world, *enqueued("pack", "send", "print", "print"))
+
+    assert sorted(steps_sent(watched_world)) == ["pack", "print", "print", "send"]
+    assert rows_here() == []

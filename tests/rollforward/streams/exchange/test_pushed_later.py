@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -30,6 +31,7 @@ from rollforward.testing.injection import KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.infra.world import Services, World
+from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.streams.harness import (
     WEBLOG,
     Hits,
@@ -219,3 +221,20 @@ def test_what_transactions_push_counts_once_in_any_schedule() -> None:
 def test_a_receipt_that_is_not_a_part_of_the_commit_is_noticed() -> None:
     """G17: deleted by a later commit, it is there still when a crash comes between the two."""
     assert found(Later, receipt_is_kept, range(200)) is not None
+
+
+@one_emulator
+def test_a_second_run_that_finds_a_part_done_pushes_the_rest_once(world: World) -> None:
+    """G17, B6: each record is in the stream once."""
+
+    def push(path: str) -> Callable[[], None]:
+        value = {"path": path}
+        return partial(WEBLOG.push_in_transaction, world.clients, "requests", value, 1_000)
+
+    with world.context():
+        run_again(world, *map(push, ("/a", "/b", "/c", "/c")))
+    world.settle()
+    with world.context():
+        WEBLOG.close(world.clients, "requests")
+    world.settle()
+    assert {tuple(row) for row in windows(world)["0"]} == {("/a", 1), ("/b", 1), ("/c", 2)}

@@ -25,6 +25,7 @@ from rollforward.testing.injection import KINDS, OVERLAP
 from rollforward.testing.world import in_threads
 from tests.infra.faults.explorer import ALL, Explorer
 from tests.infra.world import Services, World
+from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.runtime.sharing.shared_bodies import together
 from tests.rollforward.tasks.reminders import one_emulator
 from tests.rollforward.tasks.stored.films import Broken, film, frames, rows_here, runs_here
@@ -287,3 +288,44 @@ def test_a_name_is_one_task_whichever_way_it_is_enqueued_in_one_transaction(
         assert answers[0] is True
         [row] = DistantTask.query().fetch()
         assert "plain" in row.body
+
+
+@pytest.mark.parametrize("size", [8, 150_000])
+@one_emulator
+def test_a_second_run_that_finds_a_part_done_enqueues_the_rest_once(
+    studio: World, size: int
+) -> None:
+    """B9, B6: each task keeps its own handle and arguments."""
+    handles: list[str] = []
+
+    def cut(tag: str) -> Callable[[], None]:
+        call = film.bind(tag, frames(size))
+        return lambda: handles.append(enqueue_cancellable(studio.clients, film, call))
+
+    with studio.context():
+        run_again(studio, *map(cut, "abc"))
+        assert handles[1:3] == handles[3:]
+        assert cancel(handles[1])
+    studio.settle()
+    with studio.context():
+        assert runs_here() == {"a": 1, "c": 1}
+
+
+@one_emulator
+def test_a_task_that_is_cancelled_between_two_runs_of_its_transaction_never_begins(
+    studio: World,
+) -> None:
+    """B9: the reply to the first commit was lost, and somebody has found its handle meanwhile."""
+    handles: list[str] = []
+    answers: list[bool] = []
+
+    def body() -> None:
+        handles.append(enqueue_cancellable(studio.clients, film, film.bind("cut", "x")))
+
+    with studio.context():
+        studio.plan.break_next("Commit", "reply-lost", 1)
+        transact(body, sleep=lambda seconds: answers.append(_in_context(studio, handles[0])))
+    studio.settle()
+    with studio.context():
+        assert answers == [True]
+        assert runs_here() == {}
