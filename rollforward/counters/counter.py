@@ -196,10 +196,10 @@ class Counter:
             NotGatheredError: an exact counter has shards.
             NoTransactionError: this is not the body of `transact`.
         """
-        current_transaction()
+        is_in_doubt = current_transaction().doubt is not None
         for key in totals:
             check_key(key)
-        self._gathering().begin(totals)
+        self._gathering().begin(totals, is_in_doubt=is_in_doubt)
 
     def _add(self, clients: Clients, request: IncrementRequest) -> Counted:
         if is_in_transaction():

@@ -95,11 +95,15 @@ class GatheredIncrements:
         for key, delta in request.deltas.items():
             self.fork_join.insert_in_transaction(clients, key, Delta(delta))
 
-    def begin(self, totals: Mapping[str, int]) -> None:
-        """Write the initial totals of new counters."""
-        ndb.put_multi(
-            [CounterTotal(key=total_key(self._name, key), count=n) for key, n in totals.items()]
-        )
+    def begin(self, totals: Mapping[str, int], *, is_in_doubt: bool) -> None:
+        """Write the initial totals of new counters.
+
+        Args:
+            is_in_doubt: An earlier attempt may have written them, and others may have added since.
+        """
+        rows = [CounterTotal(key=total_key(self._name, key), count=n) for key, n in totals.items()]
+        stored = ndb.get_multi([row.key for row in rows]) if is_in_doubt else [None] * len(rows)
+        ndb.put_multi([row for row, old in zip(rows, stored, strict=True) if old is None])
 
     def _add_each(self, clients: Clients, request: IncrementRequest) -> Counted:
         self.fork_join.join_task.check_registered(clients)

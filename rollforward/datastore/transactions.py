@@ -290,13 +290,15 @@ def run_attempts(
                 return result
             if isinstance(cause, OUTCOME_UNKNOWN):
                 transaction.doubt = cause
-            if is_last_attempt(failures, began_s, attempts, elapsed_s):
+            is_last = is_last_attempt(failures, began_s, attempts, elapsed_s)
+            if not is_last:
+                transaction.on_retry(cause)
+                pause(failures)
+            if is_last or is_too_late(began_s, elapsed_s):  # The process may have stood still.
                 transaction.on_give_up()
                 # Not from the attempt's error: the cause stands in its chain, which would close on
                 # itself. And not Aborted, when the outcome of an attempt before is unknown.
                 raise transaction.doubt or cause from None
-            transaction.on_retry(cause)
-            pause(failures)
     raise AssertionError("unreachable")
 
 
@@ -307,7 +309,12 @@ def is_last_attempt(
     elapsed_s: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Return whether there is no further attempt after some failures."""
-    return failures >= attempts or elapsed_s() - began_s > LAST_ATTEMPT_AFTER_S
+    return failures >= attempts or is_too_late(began_s, elapsed_s)
+
+
+def is_too_late(began_s: float, elapsed_s: Callable[[], float] = time.monotonic) -> bool:
+    """Return whether no further attempt begins, however few there were."""
+    return elapsed_s() - began_s > LAST_ATTEMPT_AFTER_S
 
 
 def pause_before_retry(

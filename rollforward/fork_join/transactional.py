@@ -4,6 +4,10 @@ The first attempt enters the epoch, and the end of the transaction leaves it. So
 writes the same packs: their keys contain a digest of the items, and how many equal packs came
 before. An attempt that decides otherwise writes other packs, and deletes none of an earlier
 attempt, which may be committed.
+
+A joiner waits a second for its writers. If it takes longer to learn that a reply was lost, packs of
+that attempt may have been folded and deleted, and another put would bring them back. So an attempt
+in doubt looks for them first, and fails if nobody can say any more whether they were there.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import hashlib
 from collections.abc import Sequence
 
 from rollforward.datastore import current
-from rollforward.datastore.transactions import Transaction, current_transaction
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, current_transaction
 from rollforward.fork_join.batching.epochs import Admission
 from rollforward.fork_join.entities import PackId, WorkPack, joined_traceparents, pack_key
 from rollforward.fork_join.insert import MAX_GROUP_BYTES
@@ -32,6 +36,9 @@ class TransactionalInserts:
         self._transaction = transaction
         self._admissions: dict[str, Admission] = {}  # By key, as the packs.
         self._packs: dict[str, PackId] = {}
+        self._written: set[str] = set()  # By this attempt.
+        self._doubtful: set[str] = set()  # By attempts that may be committed.
+        self._committed: set[str] = set()
 
     def put(self, insertions: Sequence[Insertion], tag: str | None) -> str:
         """Write a pack of items of one key in the transaction; return its key."""
@@ -61,14 +68,37 @@ class TransactionalInserts:
             tag=tag,
             traceparents=joined_traceparents(i.traceparent for i in insertions),
         )
-        current.put(entity)
+        if not self._is_committed(admission, pack.text):
+            current.put(entity)
+        self._written.add(pack.text)
         return pack.text
+
+    def _is_committed(self, admission: Admission, pack: str) -> bool:
+        """Return whether an earlier attempt has committed a pack, although its reply was lost.
+
+        It is read in this transaction: a fold that deletes it before the commit wins the race.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: nobody knows; as after the lost reply.
+        """
+        if pack not in self._doubtful:
+            return False
+        if pack not in self._committed and current.get_multi([pack_key(pack)])[0] is not None:
+            self._committed.add(pack)
+        is_committed = pack in self._committed
+        epochs, doubt = self._joiners.epochs(self._clients), self._transaction.doubt
+        if not is_committed and epochs.may_be_joined(self._clients, admission):
+            raise doubt or AssertionError("an attempt in doubt has its reason")
+        return is_committed
 
     def _stays(self) -> list[tuple[Admission, PackId]]:
         return [(admission, self._packs[key]) for key, admission in self._admissions.items()]
 
     def on_retry(self, cause: Exception) -> None:
         """Stay: the next attempt writes the same packs."""
+        if isinstance(cause, OUTCOME_UNKNOWN):
+            self._doubtful |= self._written
+        self._written.clear()
 
     def on_commit(self) -> None:
         self._joiners.start(self._clients, list(self._admissions.values()))

@@ -167,6 +167,13 @@ class Epochs:
         inside = clients.cache.incr_existing(_lock(entry.slot, entry.epoch), -1)
         return inside is None or LockWord.decode(inside).state == JOINED
 
+    def may_be_joined(self, clients: Clients, entry: Admission) -> bool:
+        """Return whether the joiner of an epoch may have gone ahead of a writer that is inside."""
+        if not entry.is_shared:
+            return naive_utc(clients.clock.now()) >= entry.due
+        word = _word(clients, _lock(entry.slot, entry.epoch))
+        return word is None or word.state == JOINED
+
     def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
         """Remove an epoch from this process's memory and from memcached, so no writer enters it."""
         with self._lock:

@@ -103,6 +103,24 @@ def test_an_increment_in_a_transaction_counts_with_it_or_not_at_all(world: World
     assert (total(world, "a", HITS), total(world, "b", HITS)) == (2, 39)
 
 
+def test_a_first_total_erases_no_increment_that_came_between_two_runs(world: World) -> None:
+    """E1: the reply to the first commit was lost, and others have counted since."""
+
+    def meanwhile(_: float) -> None:
+        in_threads(lambda: count_and_fold(world))
+
+    with world.context():
+        world.plan.break_next("Commit", REPLY_LOST)
+        transact(lambda: HITS.begin_in_transaction({"a": 40}), sleep=meanwhile)
+    assert total(world, "a", HITS) == 41
+
+
+def count_and_fold(world: World) -> None:
+    with world.clients.context():
+        HITS.increment(world.clients, "a")
+    world.settle()
+
+
 def add_outside(world: World, deltas: dict[str, int]) -> None:
     HITS.increment_in_transaction(world.clients, deltas)
 

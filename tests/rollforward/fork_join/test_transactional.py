@@ -12,7 +12,11 @@ from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join import BadItemError
 from rollforward.fork_join import transactional as fork_join_transactional
 from rollforward.fork_join.entities import WorkPack
+from rollforward.runtime.cache import NoCache
+from rollforward.testing.injection import ERROR, REPLY_LOST
+from rollforward.testing.world import in_threads
 from tests.infra.world import World
+from tests.rollforward.datastore.counters import no_pause
 from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
@@ -181,3 +185,38 @@ def test_a_second_run_that_finds_a_part_done_inserts_the_rest_once(world: World)
     world.settle()
     with world.clients.context():
         assert tallied("t") == Counter("abcc")
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("was_committed", [True, False])
+def test_a_pack_that_may_be_folded_before_its_lost_reply_is_noticed_is_put_once(
+    world: World, *, was_committed: bool, is_shared: bool
+) -> None:
+    """D1: a joiner waits a second for its writers, and a reply may be missed for longer."""
+    if not is_shared:
+        object.__setattr__(world.clients, "cache", NoCache())
+    put(world, "t", "first")
+    with world.clients.context():
+        world.plan.break_next("Commit", REPLY_LOST if was_committed else ERROR)
+        with pytest.raises(rpc_errors.ServiceUnavailable):
+            transact(lambda: insert_twice(world), sleep=lambda _: in_threads(world.settle))
+    world.settle()
+    with world.clients.context():
+        assert tallied("t") == Counter(["first", *(["a", "b"] * was_committed)])
+
+
+def test_a_pack_whose_lost_reply_is_noticed_at_once_is_put_once(world: World) -> None:
+    """D1: its joiner waits, so what is not there was not committed."""
+    for kind in (REPLY_LOST, ERROR):
+        put(world, "t", "first")
+        with world.clients.context():
+            world.plan.break_next("Commit", kind)
+            transact(lambda: insert_twice(world), sleep=no_pause)
+        world.settle()
+    with world.clients.context():
+        assert tallied("t") == Counter({"first": 2, "a": 2, "b": 2})
+
+
+def insert_twice(world: World) -> None:
+    for label in "ab":
+        TALLIES.insert_in_transaction(world.clients, "t", Mark(label))
