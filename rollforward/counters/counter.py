@@ -178,13 +178,15 @@ class Counter:
     def increment_in_transaction(self, clients: Clients, deltas: Mapping[str, int]) -> None:
         """Add to gathered counters in the transaction that this code runs in.
 
-        Like every effect of a transaction that may run again after a lost reply, it needs a
-        proof of the body's own that it was not done before.
+        A body that runs again after a lost reply puts its increments once. A second call of `transact`
+        needs a proof of the body's own that the first one did nothing.
 
         Raises:
             NotGatheredError: an exact counter is incremented by commits of its own.
             NoTransactionError: this is not the body of `transact`.
             BadItemError, UnknownTaskError: nothing of it counts.
+            google.api_core.exceptions.GoogleAPICallError: an attempt whose reply was lost may have
+                counted.
         """
         self._gathering().add_in_transaction(clients, increment_request(deltas, None, is_many=True))
 

@@ -210,8 +210,8 @@ class ForkJoin(Generic[I]):
     ) -> str:
         """Insert items of one key in the transaction that this code runs in; return their pack.
 
-        Like every effect of a transaction that may run again after a lost reply, it needs a
-        proof of the body's own that it was not done before.
+        A body that runs again after a lost reply puts its items once. A second call of `transact`
+        needs a proof of the body's own that the first one did nothing.
 
         Args:
             tag: Finds the pack while it is pending.
@@ -219,6 +219,8 @@ class ForkJoin(Generic[I]):
         Raises:
             NoTransactionError: this is not the body of `transact`.
             BadItemError, UnknownTaskError: nothing was inserted.
+            google.api_core.exceptions.GoogleAPICallError: an attempt whose reply was lost may have
+                inserted them, and a joiner may have taken them since.
         """
         self.join_task.check_registered(clients)
         insertions = [self._codec.insertion(key, item) for item in items]
