@@ -338,7 +338,7 @@ BUGS = (
         *(test_the_end_of_a_batch_wakes_no_flow_that_is_being_undone, {"state": UNDOING}),
     ),
     Bug(
-        *(changes, "signal", "-{len(row.event_ids)}", ""),
+        *(changes, "signal", 'f"event-{own}"', 'f"event-{transaction.id}"'),
         test_large_contents_of_two_events_of_one_transaction_share_no_row,
     ),
     Bug(
