@@ -178,8 +178,8 @@ class Counter:
     def increment_in_transaction(self, clients: Clients, deltas: Mapping[str, int]) -> None:
         """Add to gathered counters in the transaction that this code runs in.
 
-        A body that runs again after a lost reply puts its increments once. A second call of `transact`
-        needs a proof of the body's own that the first one did nothing.
+        A body that runs again after a lost reply adds once. A second call of `transact` needs a
+        proof of the body's own that the first one did nothing.
 
         Raises:
             NotGatheredError: an exact counter is incremented by commits of its own.

@@ -11,8 +11,8 @@ from rollforward.flows import FlowEndedError, Steps
 from rollforward.flows.rows import events
 from rollforward.flows.rows.entities import RUNNING, UNDOING, run_key
 from rollforward.flows.wakes import FlowArgs
+from tests.infra.faults.partly_done import run_again
 from tests.infra.world import World
-from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.flows.probe import (
     CODE,
     DAY_S,

@@ -15,9 +15,9 @@ from rollforward.fork_join.entities import WorkPack
 from rollforward.runtime.cache import NoCache
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from rollforward.testing.world import in_threads
+from tests.infra.faults.partly_done import run_again
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import no_pause
-from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
     TALLIES,

@@ -20,9 +20,9 @@ from rollforward.tasks.errors import (
     Retry,
     UnknownTaskError,
 )
+from tests.infra.faults.partly_done import run_again
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
-from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.lanes.office import (
     BLOCKING,
     DESK,

@@ -20,10 +20,10 @@ from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
 from rollforward.tasks.stored.names import MAX_COMMITTED_BYTES
 from rollforward.testing.injection import ERROR, REPLY_LOST
+from tests.infra.faults.partly_done import run_again
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call, no_pause
-from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.outbox.order_tasks import (
     STEPS,
     Order,

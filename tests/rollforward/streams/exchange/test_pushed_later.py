@@ -29,9 +29,9 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.storage.schema import OUTBOX
 from rollforward.testing.injection import KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.partly_done import run_again
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.infra.world import Services, World
-from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.streams.harness import (
     WEBLOG,
     Hits,

@@ -24,8 +24,8 @@ from rollforward.tasks.stored.sweep import EXPIRED
 from rollforward.testing.injection import KINDS, OVERLAP
 from rollforward.testing.world import in_threads
 from tests.infra.faults.explorer import ALL, Explorer
+from tests.infra.faults.partly_done import run_again
 from tests.infra.world import Services, World
-from tests.rollforward.datastore.partly_done import run_again
 from tests.rollforward.runtime.sharing.shared_bodies import together
 from tests.rollforward.tasks.reminders import one_emulator
 from tests.rollforward.tasks.stored.films import Broken, film, frames, rows_here, runs_here
