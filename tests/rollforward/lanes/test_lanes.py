@@ -280,7 +280,7 @@ def test_a_second_run_that_finds_a_part_done_adds_the_rest_once(world: World, si
 
 @one_emulator
 def test_what_a_second_run_adds_alone_is_behind_what_the_first_one_has_added(world: World) -> None:
-    """K1: the first one was committed."""
+    """B6, K1: the first one was committed."""
     first, *others = [adding(world, IN_ORDER, text) for text in ("9", "1", "2")]
     run_again(world, first, *others, then=True)
     world.settle()
