@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.batches import Completed
@@ -148,6 +149,23 @@ def test_the_sweep_wakes_all_that_is_due_also_beside_what_it_cannot_wake(
     with pytest.raises(ValueError, match="made by the test"):
         sweep.wake_due(CLIENTS, {})
     assert tried == list(range(count)) * 2
+
+
+@pytest.mark.parametrize("error", [rpc_errors.Aborted("busy"), rpc_errors.NotFound("gone")])
+def test_flows_that_deliveries_are_at_are_left_to_the_next_sweep(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """W11: another error is the sweep's own."""
+
+    def lose(body: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sweep, "transact", lose)
+    if isinstance(error, rpc_errors.Aborted):
+        assert sweep._wake(CLIENTS, {}, [], NOON) == 0
+    else:
+        with pytest.raises(rpc_errors.NotFound):
+            sweep._wake(CLIENTS, {}, [], NOON)
 
 
 def test_large_contents_of_two_events_of_one_transaction_share_no_row(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.expiry import expiry
 from rollforward.runtime.messages import Message
@@ -90,6 +91,21 @@ def test_a_handle_stays_for_its_life_after_its_task_was_due(
     cancellation.put_handle(machine, "c0ffee", due, life=life)
     until = NOON + datetime.timedelta(hours=from_h) + life
     assert handle_of("c0ffee") == (WAITING, None, hour("c0ffee", until))
+
+
+def test_a_task_has_ended_although_its_handle_cannot_be_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H3: the handle expires; a mistake of the code is none of the service."""
+    errors: list[Exception] = [rpc_errors.ServiceUnavailable("away"), KeyError("a mistake")]
+
+    def delete() -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(cancellation, "handle_key", lambda handle: SimpleNamespace(delete=delete))
+    cancellation.forget("c0ffee")
+    with pytest.raises(KeyError):
+        cancellation.forget("c0ffee")
 
 
 _SOON = hour("c0ffee", NOON + LIFE)
