@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.outbox.enqueue import enqueue_message
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -119,8 +119,19 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
         UnknownDeadTaskError: there is none.
     """
 
+    was_there = False
+
     def delete() -> None:
-        delete_in_transaction(clients, get_dead_task(dead_id))
+        nonlocal was_there
+        try:
+            dead = get_dead_task(dead_id)
+        except UnknownDeadTaskError:
+            # An attempt before this one may have taken effect, and its reply was lost.
+            if was_there and current_transaction().doubt is not None:
+                return
+            raise
+        was_there = True
+        delete_in_transaction(clients, dead)
 
     transact(delete)
 

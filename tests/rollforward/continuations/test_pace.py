@@ -6,14 +6,24 @@ import datetime
 import random
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rollforward import continuations
 from rollforward.continuations import ItemError, Job, RefusedItemError, runs
-from rollforward.continuations.entities import FINISHED, pages_of
-from rollforward.continuations.progress import progress, run_of
+from rollforward.continuations.entities import FINISHED, RUNNING, pages_of
+from rollforward.continuations.progress import (
+    REDELIVERED_S,
+    RunProgress,
+    RunTotals,
+    _held_s,
+    progress,
+    run_of,
+)
 from rollforward.runtime import Clients
+from rollforward.runtime.channel.rpc import Cost
 from rollforward.testing.injection import CRASH_BEFORE
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
@@ -109,6 +119,55 @@ def test_a_rate_that_is_none_is_refused(world: World, rate: float) -> None:
     """Before anything is stored."""
     with world.context(), pytest.raises(ValueError, match="max_rate"):
         runs.new_run(world.clients, APPLY, Walk("run"), run_id="run", max_rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("held_s", "max_rate", "recent_rate", "left_s"),
+    [
+        *((0, None, None, 5), (4, None, None, 5), (60, None, None, 60)),
+        *((0, 0.5, 2.0, 10), (0, 9.0, 0.25, 20)),
+    ],
+)
+def test_a_run_takes_as_long_as_its_lowest_rate_and_its_last_page_say(
+    held_s: float, max_rate: float | None, recent_rate: float | None, left_s: float
+) -> None:
+    """Five of ten items in five seconds."""
+    totals = RunTotals(
+        done=5, skipped=0, failed=0, retrying=0, waiting=5, in_doubt=0, pages=1, cost=Cost()
+    )
+    now = RunProgress(
+        *("run", RUNNING, 10, totals, 5.0, []),
+        held_s=held_s, max_rate=max_rate, recent_rate=recent_rate,
+    )  # fmt: skip
+
+    assert now.left_s == left_s
+
+
+@pytest.mark.parametrize(
+    ("retry_s", "silent_s", "lease_s", "held_s"),
+    [
+        *((30, 0, None, 30), (-30, 0, 60, 0), (-30, 900, 60, 60 + REDELIVERED_S)),
+        *((None, 900, 60, 60 + REDELIVERED_S), (None, 900, None, REDELIVERED_S)),
+    ],
+)
+def test_a_page_is_held_until_its_retry_or_the_end_of_its_lease(
+    retry_s: float | None, silent_s: float, lease_s: float | None, held_s: float
+) -> None:
+    """A retry that is over holds nothing; a lease does whose attempt has been silent."""
+    now = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
+
+    def at(seconds: float | None) -> datetime.datetime | None:
+        return None if seconds is None else now + datetime.timedelta(seconds=seconds)
+
+    page: Any = SimpleNamespace(
+        dots=SimpleNamespace(done=False),
+        retry_at=at(retry_s),
+        updated_at=at(-silent_s),
+        lease_expires_at=at(lease_s),
+    )
+    assert _held_s(page, now) == held_s
+    page.dots.done = True
+    assert _held_s(page, now) == 0
 
 
 def play(world: World, dice: random.Random, estimates: list[tuple[float, float]]) -> float:

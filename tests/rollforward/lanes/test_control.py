@@ -9,11 +9,16 @@ import pytest
 from rollforward.datastore import transact
 from rollforward.lanes import Lane
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.reading import backlog_of
+from rollforward.lanes.reading import backlog_of, note_oldest, noted_oldest
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
 from rollforward.lanes.runs import claims
 from rollforward.lanes.runs.delivery import deliver
-from rollforward.operations import delete_dead_task, replay_dead_task, start_bulk
+from rollforward.operations import (
+    UnknownDeadTaskError,
+    delete_dead_task,
+    replay_dead_task,
+    start_bulk,
+)
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.dead_tasks import ReplayDeadTask
 from rollforward.tasks.errors import Reject
@@ -153,9 +158,18 @@ def test_a_replay_that_dies_again_blocks_again(world: World) -> None:
     assert DESK.of("ada") == ["0", "1", "2"]
 
 
-def test_a_dead_task_that_is_deleted_lets_the_next_one_pass(world: World) -> None:
-    """What it was to do is not done."""
-    delete_dead_task(world.clients, block(world))
+@pytest.mark.parametrize("fault", ["", "reply-lost:UNAVAILABLE"])
+def test_a_dead_task_that_is_deleted_lets_the_next_one_pass(world: World, fault: str) -> None:
+    """What it was to do is not done; and no sweep is waited for, if a reply was lost."""
+    dead_id = block(world)
+    with world.plan.watched():
+        world.plan.reset()
+        if fault:
+            world.plan.break_next("Commit", fault)
+        delete_dead_task(world.clients, dead_id)
+    assert world.plan.pending == []
+    with pytest.raises(UnknownDeadTaskError):
+        delete_dead_task(world.clients, dead_id)
     world.settle()
     assert DESK.of("ada") == ["1", "2"]
 
@@ -287,6 +301,24 @@ def test_a_backlog_has_the_oldest_task_that_should_run(world: World) -> None:
     backlog = backlog_of(world.clients, IN_ORDER)
     assert (backlog.waiting, backlog.paused, backlog.blocked) == (2, 1, 0)
     assert 10 <= backlog.oldest_s < 100
+
+
+def test_the_oldest_task_that_sweeps_have_seen_is_known_while_it_waits(world: World) -> None:
+    """K9: a backlog beyond what a gauge reads is as old as that; each sweep sees a part of it."""
+    tasks = []
+    for key in ("ada", "bob"):
+        send(world.clients, IN_ORDER, key, 0)
+        world.clock.sleep(10)
+        [task] = [row.key for row in LaneTask.query() if row.key not in tasks]
+        tasks.append(task)
+    oldest, younger = (task.id() for task in tasks)
+    known = []
+    for seen in (younger, oldest, younger):
+        note_oldest(world.clients, IN_ORDER.name, seen)
+        known.append(noted_oldest(world.clients, IN_ORDER.name))
+    assert known == [younger, oldest, oldest]
+    tasks[0].delete()
+    assert noted_oldest(world.clients, IN_ORDER.name) is None
 
 
 def test_a_dead_task_of_a_lane_that_is_gone_is_refused(world: World) -> None:

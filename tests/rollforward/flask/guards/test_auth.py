@@ -220,6 +220,18 @@ def test_an_account_that_is_named_reads_what_is_for_operators(world: World, path
     assert answer_to(operators_app(world), path, "GET", headers=headers)[0] == 200
 
 
+@pytest.mark.parametrize(("place", "status"), [(on_cloud_run, 200), (on_app_engine, 403)])
+def test_our_own_account_reads_what_is_for_operators_where_it_is_the_queues(
+    world: World, place: Any, status: int
+) -> None:
+    """S6: beside those that are named, which it is not."""
+    named = {"metrics_accounts": ("monitor@other.example",), "metrics_audience": BASE_URL}
+    app = app_with(world, settings=replace(place(world), **named))
+    headers = {"Authorization": f"Bearer {token(world)}"}
+
+    assert answer_to(app, "/metrics", "GET", headers=headers)[0] == status
+
+
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_a_token_that_is_off_in_one_thing_reads_nothing(world: World, changes: Claims) -> None:
     """S4, S5, S6: what is for operators has a comparison of its own, which is as strict."""
