@@ -14,6 +14,7 @@ from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.exchange.recovery import recover
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
+from rollforward.streams.graph.plan import history_of, running_computations
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.sources import PullSource
 from rollforward.streams.publications.log import is_behind
@@ -24,7 +25,6 @@ from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import source_name
 
 STALE_MS = 60_000
-NEWS_MS = 60 * STALE_MS
 
 
 def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
@@ -89,20 +89,46 @@ def _wake_partition(
     if row.watermark >= FOREVER:
         return (yield from _wake_ended(environment, partition, row, source))
     # The tick that resumed it may have died before it created the task.
-    paused_at_ms = head.paused_at_ms.get(name, 0)
-    idle_ms = environment.now_ms() - max(row.seen_ms, paused_at_ms)
-    if source.poll is None and paused_at_ms < row.seen_ms:
-        # It may have no records for now, or its task was purged. Check ever less often, for an
-        # hour. One check is not enough, since its task may be purged, too.
-        suffix: tuple[str | int, ...] = ("sweep", (idle_ms // STALE_MS).bit_length())
-        is_due = STALE_MS <= idle_ms < NEWS_MS
+    resumed_ms = max(head.paused_at_ms.get(name, 0), _attached_ms(head, partition.stream))
+    idle_ms = environment.now_ms() - max(row.seen_ms, resumed_ms)
+    if source.poll is None:
+        # It may have no records for now, or its task was purged. Check ever less often: one check
+        # is not enough, since its task may be purged, too.
+        minutes = max(0, idle_ms // STALE_MS)
+        resumed = (resumed_ms,) if resumed_ms >= row.seen_ms else ()
+        suffix: tuple[str | int, ...] = ("sweep", *resumed, minutes.bit_length())
+        is_due = has_doubled(minutes)
     else:
-        poll_s = source.poll.total_seconds() if source.poll else 0
         suffix = sweep_suffix(environment)
-        is_due = idle_ms >= STALE_MS + 1000 * poll_s
+        is_due = idle_ms >= STALE_MS + 1000 * source.poll.total_seconds()
     if is_due:
         yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
     return int(is_due)
+
+
+def _attached_ms(head: Head, stream: str) -> int:
+    """Return when the latest of the computations that read a stream was attached; 0: not lately.
+
+    Its readers stop while nobody takes its records.
+    """
+    readers = {name for name, entry in running_computations(head).items() if stream in entry.inputs}
+    return max(
+        (
+            change.at_ms
+            for change in history_of(head)
+            if change.action == "attached" and change.computation in readers
+        ),
+        default=0,
+    )
+
+
+def has_doubled(minutes: int) -> bool:
+    """Return whether a time has reached a power of two in this minute or the one before.
+
+    >>> [minutes for minutes in range(20) if has_doubled(minutes)]
+    [1, 2, 3, 4, 5, 8, 9, 16, 17]
+    """
+    return minutes.bit_length() > max(0, minutes - 2).bit_length()
 
 
 def _wake_ended(

@@ -346,7 +346,7 @@ def deaf_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
 
     And the sweep does not look after it, which would make up for that.
     """
-    patch.setattr(sweep, "NEWS_MS", 0)
+    patch.setattr(sweep, "has_doubled", lambda minutes: False)
     patch.setattr(pulling, "MAX_PULLED", 1)  # The more commits, the more of them fail.
 
     def trusting(environment: Environment, stream: str) -> Steps:

@@ -424,7 +424,7 @@ class Simulation:
         return self.store.first_names(call.kind, call.low, call.high, call.limit, call.at)
 
     def _fetch(self, call: Fetch) -> Any:
-        source: Any = self.pipeline.sources[call.stream]
+        source: Any = self.pipeline.source(call.stream)
         return source.reader(call.partition)(None, call.position, call.limit)
 
     def _attempt(self, call: Attempt) -> int:
