@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from rollforward.runtime.clients import Clients
@@ -21,6 +21,7 @@ from rollforward.streams.pipeline import Pipeline
 from rollforward.streams.publications.publication import Publication
 from rollforward.streams.publications.registration import unread
 from rollforward.streams.watermarks.backpressure import source_name
+from rollforward.tasks.errors import Retry
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
@@ -39,8 +40,8 @@ PATTERN = "streams"
 MAX_SHOWN = 20
 # Dead letters that a page of a time reads: they are in the order of their ids.
 MAX_SEARCHED = 50
-# Of dead letters that one command replays; give it again for more.
-MAX_REPLAYED = 100
+# Of dead letters that one command replays; give it again for more. It looks at so many pages.
+MAX_REPLAYED, MAX_REPLAY_PAGES = 100, 5
 # Datastore takes no longer names, and the pipeline's is in front.
 MAX_LETTER_BYTES = 1_200
 
@@ -135,18 +136,41 @@ def _body(value: Any) -> str:
 def replay_dead_letters(clients: Clients, pipeline: Pipeline, verb: RunVerb) -> str:
     """Replay up to 100 dead letters as late records; return the pipeline's name.
 
-    Those that their codec cannot decode stay.
+    Those that cannot be replayed now stay, and hold up no others.
 
     Raises:
-        RunRefusedError: there are none, or the verb is another one.
+        RunRefusedError: there are none that can be replayed, or the verb is another one.
+        Retry: only other code can decode those that are left, or races were lost.
     """
-    letters = pipeline.dead_letters(clients, limit=MAX_REPLAYED)
-    if verb != "retry" or not letters:
-        raise RunRefusedError("it has no dead letters to retry")
-    for letter in letters:
-        with contextlib.suppress(BadRecordError):
-            pipeline.replay(clients, letter.id)
+    if verb != "retry":
+        raise RunRefusedError("a pipeline takes retry alone")
+    replayed, later, refusals = 0, list[Retry](), list[Exception]()
+    for letter in _all_letters(clients, pipeline):
+        try:
+            replayed += pipeline.replay(clients, letter.id)
+        except (BadRecordError, UnknownStreamError) as error:
+            refusals.append(error)
+        except Retry as error:
+            later.append(error)
+        if replayed == MAX_REPLAYED:
+            break
+    if not replayed and later:
+        raise later[0]
+    if not replayed:
+        why = f": {refusals[0]}" if refusals else ""
+        raise RunRefusedError(f"it has no dead letters to retry{why}")
     return pipeline.name
+
+
+def _all_letters(clients: Clients, pipeline: Pipeline) -> Iterator[DeadLetter]:
+    """Yield dead letters by id, of a bounded number of pages."""
+    start_after = ""
+    for _ in range(MAX_REPLAY_PAGES):
+        letters = run_steps(clients, pipeline, dead_letters.dead_letters, MAX_REPLAYED, start_after)
+        yield from letters
+        if len(letters) < MAX_REPLAYED:
+            return
+        start_after = letters[-1].id
 
 
 def _source_facts(overview: Overview) -> dict[str, float | str]:

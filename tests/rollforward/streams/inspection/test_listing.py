@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import FOREVER, Pipeline, PushedRecord, PushSource
-from rollforward.streams.listing import pipeline_details
+from rollforward.streams import (
+    FOREVER,
+    Computation,
+    Context,
+    Pipeline,
+    PushedRecord,
+    PushSource,
+    Record,
+)
+from rollforward.streams.listing import pipeline_details, replay_dead_letters
 from rollforward.streams.model.limits import Limits
+from rollforward.tasks.runs import RunRefusedError
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import stream_world
 from tests.rollforward.streams.model.test_holds import COUNTED, Pairs
@@ -76,3 +85,52 @@ def test_a_pipeline_says_which_source_and_which_computation_limit_its_watermarks
     assert {"slowest_source", "idle_sources"}.isdisjoint(numbers)
     assert table["pairs"]["watermark_at"] == "the end"
     assert table["pairs"]["held_at"] == ""
+
+
+class First(Computation):
+    """Takes nothing before it is fixed, and its dead letters are listed first."""
+
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+    max_attempts = 1
+    is_fixed: ClassVar = False
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if not self.is_fixed:
+            raise ValueError("poison")
+        ctx.state.counter("seen").add(1)
+
+
+class Second(First):
+    """The same, behind it in the list."""
+
+
+POISONED = Pipeline("listed-poison", First, Second, intervals=1, sources=[PushSource("in")])
+
+
+@one_emulator
+def test_dead_letters_of_a_detached_computation_hold_up_no_others(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G7: they stay, also where they fill the first pages of the list."""
+    monkeypatch.setattr("rollforward.streams.listing.MAX_REPLAYED", 2)
+    world = stream_world(services, POISONED)
+    clients = world.clients
+    with world.context():
+        records = [PushedRecord(str(n), {"k": "a"}, n) for n in range(5)]
+        POISONED.push(clients, "in", records)
+    world.settle()
+    with world.context():
+        POISONED.detach(clients, "first", discard=True)
+    world.settle()
+    monkeypatch.setattr(First, "is_fixed", True)
+
+    for _ in range(3):
+        with world.context():
+            assert replay_dead_letters(clients, POISONED, "retry") == POISONED.name
+        world.settle()
+
+    with world.context():
+        assert POISONED.state(clients, "second", "a") == {"seen": 5}
+        assert [letter.computation for letter in POISONED.dead_letters(clients)] == ["first"] * 5
+        with pytest.raises(RunRefusedError, match="first does not run any more"):
+            replay_dead_letters(clients, POISONED, "retry")
