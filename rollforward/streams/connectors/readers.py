@@ -89,9 +89,10 @@ def entities(
         filters: Equality filters of ndb; with `by` they need an index of both properties.
         by: An indexed time property that orders the entities. None: entities are read in order of
             their keys, so a new entity is only read if its key is behind the last one.
-        settled: With `by`, the age at which an entity is read. Writers must commit within this
-            time; an entity that is committed later is missed.
-        grows: Whether more entities may follow; otherwise the stream ends with the last one.
+        settled: With `by`, the age at which an entity is read, if more may follow. Writers must
+            commit within this time; an entity that is committed later is missed.
+        grows: Whether more entities may follow; otherwise the stream ends with the last one,
+            however young that is.
     """
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
@@ -99,7 +100,7 @@ def entities(
         if by is None:
             batch = _after_key(kind, query, position, limit)
         else:
-            until = naive_utc(clients.clock.now()) - settled
+            until = naive_utc(clients.clock.now()) - settled if grows else None
             batch = _after_time(kind, query, by, (position, until), limit)
         records = [converted for entity in batch if (converted := record(entity)) is not None]
         end = _position(batch[-1], by) if batch else position
@@ -138,11 +139,15 @@ def _after_key(kind: type[ndb.Model], query: Any, position: Any, limit: int) -> 
 
 
 def _after_time(
-    kind: type[ndb.Model], query: Any, by: Any, span: tuple[Any, datetime], limit: int
+    kind: type[ndb.Model], query: Any, by: Any, span: tuple[Any, datetime | None], limit: int
 ) -> list[Any]:
-    """Return entities in order of their times; entities of one time in order of their keys."""
+    """Return entities in order of their times; entities of one time in order of their keys.
+
+    Args:
+        span: A position, and the last time; None: any.
+    """
     position, until = span
-    settled, batch = query.filter(by <= until), list[Any]()
+    settled, batch = query if until is None else query.filter(by <= until), list[Any]()
     if position is not None:
         key, at = ndb.Key(urlsafe=position[0].encode()), datetime.fromisoformat(position[1])
         batch = list(query.filter(by == at, kind._key > key).order(kind._key).fetch(limit))

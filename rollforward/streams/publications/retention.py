@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
 
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.slots import first_slots
@@ -25,24 +27,33 @@ MAX_DELETED, MAX_COMMITS = 400, 15
 
 def delete_read_rows(environment: Environment) -> Steps[int]:
     """Delete old rows of all publications of this code, also of detached ones; return how many."""
-    deleted, done = 0, set[str]()
+    deleted, by_name = 0, defaultdict[str, list[Publication]](list)
     for sink in environment.pipeline.sinks:
-        if isinstance(sink, Publication) and sink.name not in done:
-            done.add(sink.name)
-            with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The next sweep goes on.
-                yield from drop_departed(environment, sink.name)
-                deleted += yield from _delete_rows_of(environment, sink)
+        if isinstance(sink, Publication):
+            by_name[sink.name].append(sink)
+    for name, versions in by_name.items():
+        with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The next sweep goes on.
+            yield from drop_departed(environment, name)
+            deleted += yield from _delete_rows_of(environment, name, versions)
     return deleted
 
 
-def _delete_rows_of(environment: Environment, publication: Publication) -> Steps[int]:
-    deleted, readers = 0, (yield from subscribers(environment, publication.name))
-    for number, lo in enumerate(first_slots(publication.partitions or 1)):
-        read = [each.positions[number] for each in readers if number < len(each.positions)]
+def _delete_rows_of(
+    environment: Environment, name: str, versions: Sequence[Publication]
+) -> Steps[int]:
+    """Delete old rows of a publication, by the longest time that a version of it asks for."""
+    keep_ms = max(version.keep_ms for version in versions)
+    los = {lo for version in versions for lo in first_slots(version.partitions or 1)}
+    deleted, readers = 0, (yield from subscribers(environment, name))
+    by_lo = [
+        dict(zip(first_slots(len(each.positions)), each.positions, strict=True)) for each in readers
+    ]
+    for lo in sorted(los):
+        read = [positions[lo] for positions in by_lo if lo in positions]
         for _ in range(MAX_COMMITS):
-            names = yield from _deletable(environment, publication, lo, read)
+            names = yield from _deletable(environment, name, lo, read, keep_ms)
             if names:
-                yield Commit(deletes=[(Key(LOG, name), None) for name in names])
+                yield Commit(deletes=[(Key(LOG, row), None) for row in names])
             deleted += len(names)
             if len(names) < MAX_DELETED:
                 break
@@ -50,16 +61,16 @@ def _delete_rows_of(environment: Environment, publication: Publication) -> Steps
 
 
 def _deletable(
-    environment: Environment, publication: Publication, lo: int, read: list[Position]
+    environment: Environment, publication: str, lo: int, read: list[Position], keep_ms: int
 ) -> Steps[list[str]]:
     """Return the names of rows of a log, from the first one on, that may be deleted.
 
     Args:
         read: The position of the next record of each subscriber.
     """
-    names, oldest_ms = environment.names, environment.now_ms() - publication.keep_ms
-    low = names.log_place(publication.name, lo, 0, 0)
-    rows = yield ScanKeys(LOG, low, names.past_log(publication.name, lo), None, MAX_DELETED)
+    names, oldest_ms = environment.names, environment.now_ms() - keep_ms
+    low = names.log_place(publication, lo, 0, 0)
+    rows = yield ScanKeys(LOG, low, names.past_log(publication, lo), None, MAX_DELETED)
     deletable = []
     for name in rows:
         end, at_ms = place_of(name)

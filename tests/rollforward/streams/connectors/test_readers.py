@@ -119,6 +119,22 @@ def test_entities_rows_and_uploads_are_read_once(
     assert pulled(world)["orders"][-2:] == ["o4", "new"]
 
 
+@one_emulator
+def test_a_kind_that_grows_no_more_is_read_to_its_youngest_entity(services: Services) -> None:
+    """G1: a load has just ended, and the stream ends with the last entity of it."""
+    world = World(services)
+    read = entities(PulledOrder, order_record, by=PulledOrder.created, grows=False)
+    start = naive_utc(world.clock.now())
+    with world.context():
+        for n, age_s in enumerate((60, 10, 0)):
+            PulledOrder(id=f"young{n}", created=start - timedelta(seconds=age_s)).put()
+        first = read(world.clients, None, 2)
+        last = read(world.clients, first.position, 2)
+
+    assert [value for value, _ in (*first.records, *last.records)] == ["young0", "young1", "young2"]
+    assert (first.is_over, last.is_over) == (False, True)
+
+
 def pulled(world: World) -> dict[str, list[Any]]:
     with world.context():
         for stream in PULLS.sources:

@@ -50,6 +50,7 @@ class Couple:
             Pipeline(
                 "weblog", Pass, sources=[source], sinks=[self.publication], intervals=1,
                 limits=options.pop("limits", None), codecs=options.pop("codecs", None),
+                standby=options.pop("later", ()),
             )
         )  # fmt: skip
         self.subscriber = self.subscribe("alerts", **options)

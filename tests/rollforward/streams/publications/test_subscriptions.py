@@ -271,6 +271,31 @@ def test_rows_are_kept_for_their_time_and_until_all_have_read_them() -> None:
     assert couple.seen() == [1_000, 2_000]
 
 
+def test_rows_are_kept_for_the_longest_time_that_a_version_asks_for() -> None:
+    """G21: of a version that is attached later, before and after its logs are read, too."""
+
+    class Longer(Publication):
+        version = 2
+
+    longer = Longer("hits", keep=timedelta(hours=1), key=lambda hit: hit["k"], partitions=2)
+    couple = Couple(Publication("hits", keep=timedelta(seconds=10)), later=[longer])
+    couple.publish(1_000)
+    couple.wait(11)
+    couple.sweep()
+    assert len(couple.log()) == 1
+
+    couple.publisher.do(detach(couple.publisher.environment, "hits-log", discard=False))
+    couple.publisher.run()
+    couple.publisher.do(attach(couple.publisher.environment, "hits-log", 2))
+    couple.publisher.run()
+    for key in "abcd":
+        couple.publish(2_000, key=key)
+    assert len(couple.log()) == 5
+    couple.wait(60 * MINUTE_S)
+    couple.sweep()
+    assert couple.log() == []
+
+
 def test_the_slowest_subscriber_holds_the_rows() -> None:
     """G21: also one that has registered, and has read nothing."""
     couple = Couple(Publication("hits", keep=timedelta(0)), start="earliest")
