@@ -16,6 +16,7 @@ from typing import Protocol
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.daemons import start_daemon
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,7 @@ class PeriodicFlusher:
         with self._lock:
             if self._is_awake:
                 return
-            self._is_awake = True
-        threading.Thread(target=self._run, name=self._owner, daemon=True).start()
+            self._is_awake = start_daemon(self._run, self._owner)
 
     def flush(self) -> None:
         """Store the buffer now."""

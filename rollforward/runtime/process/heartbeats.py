@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollforward.datastore.transactions import TRANSIENT
+from rollforward.runtime.process.daemons import start_daemon
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class ThreadedHeart:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._beatings: dict[int, _Beating] = {}
-        self._thread: threading.Thread | None = None
+        self._has_thread = False
         self._wakes_s = _NEVER
 
     @contextlib.contextmanager
@@ -63,9 +64,8 @@ class ThreadedHeart:
         beating = _Beating(beat, every_s, time.monotonic() + every_s)
         with self._changed:
             self._beatings[id(beating)] = beating
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
-                self._thread.start()
+            if not self._has_thread:
+                self._has_thread = start_daemon(self._run, "heart")
             elif beating.due_s < self._wakes_s:
                 self._changed.notify()
         try:

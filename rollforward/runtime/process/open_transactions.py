@@ -26,6 +26,7 @@ import grpc
 from google.cloud.datastore_v1.types import RollbackRequest
 
 from rollforward.runtime.channel.failed_call import error_of
+from rollforward.runtime.process.daemons import start_daemon
 from rollforward.runtime.process.processes import LockedFiles
 
 log = logging.getLogger(__name__)
@@ -139,8 +140,9 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             self._is_retrying |= is_to_start
         if is_hopeless:
             self._ended(request.transaction)
-        if is_to_start:
-            threading.Thread(target=self._retry, name="rollbacks", daemon=True).start()
+        if is_to_start and not start_daemon(self._retry, "rollbacks"):
+            with self._lock:
+                self._is_retrying = False
 
     def _retry(self) -> None:
         while requests := self._take_abandoned():

@@ -14,10 +14,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rollforward import telemetry
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.daemons import start_daemon
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import CallEffects
 from rollforward.tracing import Span, caused_by, current_traceparent, start_span
@@ -65,9 +67,12 @@ class EffectPool:
                     MAX_THREADS,
                 )
                 break
-            jobs.append(_Job(sinks[name], records, traceparent))
-            work = telemetry.carried(self._work)
-            threading.Thread(target=work, args=(clients, jobs[-1]), daemon=True).start()
+            job = _Job(sinks[name], records, traceparent)
+            work = partial(telemetry.carried(self._work), clients, job)
+            if not start_daemon(work, f"the sink {job.sink.name}"):
+                self._free.release()
+                break
+            jobs.append(job)
         for job in jobs:
             job.is_over.wait(max(0.0, until - time.monotonic()))
             job.is_abandoned = True

@@ -75,6 +75,26 @@ def test_a_flush_that_fails_is_made_again() -> None:
     until(lambda: threads() == 0)
 
 
+def test_what_gathers_while_no_thread_can_start_is_stored_with_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who adds an item is not told: it is kept, and the next one begins the flush of both."""
+    letters = Letters()
+    flusher = PeriodicFlusher(clients(), "letters", letters, 0.01)
+    letters.waiting.append("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        flusher.wake()
+    letters.waiting.append("b")
+    flusher.wake()
+
+    until(lambda: letters.stored == ["a", "b"])
+
+
+def refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_two_flushes_at_once_store_one_after_the_other() -> None:
     """A shutdown and the thread flush one after the other, and store nothing twice."""
     both, met = threading.Barrier(2), list[int]()

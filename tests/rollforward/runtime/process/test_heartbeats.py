@@ -50,6 +50,25 @@ def test_work_that_is_done_in_time_has_no_beat() -> None:
     assert not done.is_set()
 
 
+def test_work_goes_on_while_no_thread_can_start_and_later_work_has_beats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beats are hints: without a thread there are none, until one starts."""
+    heart, done = ThreadedHeart(), threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with heart.beating(done.set, every_s=0.001):
+            pass
+    assert not heart._beatings
+
+    with heart.beating(done.set, every_s=0.001):
+        assert done.wait(PATIENCE_S)
+
+
 def test_a_beat_that_fails_stops_no_other() -> None:
     """Its own next beat and the beats of other work are made."""
     heart, failed, done = ThreadedHeart(), threading.Event(), threading.Event()

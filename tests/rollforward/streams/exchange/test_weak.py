@@ -384,11 +384,31 @@ def test_sinks_that_hang_take_a_few_threads_and_no_more() -> None:
     assert sink.begun == MAX_THREADS
     go_on.set()
     for thread in threading.enumerate():
-        if thread.daemon and "_work" in thread.name:
+        if thread.daemon and thread.name == "the sink hanging":
             thread.join()
     call = CallEffects(call.effects, 60)
     assert pool.deliver_all(clients, {("hanging", 1): sink}, call) == (0, 1, 2)  # type: ignore[arg-type]
     assert sink.begun == MAX_THREADS + 3
+
+
+def test_while_no_thread_can_start_records_wait_and_later_ones_need_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G14: the push is accepted, and its records go into the sink's inbox."""
+    go_on, pool = threading.Event(), EffectPool()
+    go_on.set()
+    sink, clients = Hanging(go_on), SimpleNamespace(context=nullcontext)
+    call = CallEffects([(("hanging", 1), 0)], 60)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(MAX_THREADS + 1):
+            assert pool.deliver_all(clients, {("hanging", 1): sink}, call) == ()  # type: ignore[arg-type]
+
+    assert pool.deliver_all(clients, {("hanging", 1): sink}, call) == (0,)  # type: ignore[arg-type]
 
 
 def test_pulled_records_have_names_at_weak_sinks_and_need_no_ids_elsewhere() -> None:
