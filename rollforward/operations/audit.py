@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from google.api_core.exceptions import GoogleAPIError
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
@@ -14,6 +16,8 @@ from rollforward.operations.entities import DONE, AuditEntry, newest_entries
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.texts import storable
+
+log = logging.getLogger(__name__)
 
 MAX_CHARS = 1_000
 
@@ -30,6 +34,8 @@ def recorded(
     clients: Clients, *, operator: str, role: str, action: str, target: str
 ) -> Iterator[Outcome]:
     """Write an entry before the change below, and its result after it.
+
+    A result that cannot be written is left out: the change is made, and the entry says `begun`.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: there is no entry, and nothing was changed.
@@ -52,7 +58,15 @@ def recorded(
     finally:
         entry.result = storable(outcome.result, MAX_CHARS)
         entry.ended = naive_utc(clients.clock.now())
+        _try_to_put(entry)
+
+
+def _try_to_put(entry: AuditEntry) -> None:
+    """Write the result of a change; a failure says nothing about the change."""
+    try:
         transact(lambda: _put(entry))
+    except GoogleAPIError as error:
+        log.warning("the result of %s is not in the audit trail: %s", entry.action, error)
 
 
 def _put(entry: AuditEntry) -> None:
@@ -75,7 +89,7 @@ def list_audit(
     if len(entries) <= limit:
         return entries, None
     oldest = entries[limit - 1].at
-    same = AuditEntry.query(AuditEntry.at == oldest).order(AuditEntry._key).fetch(limit)
+    same = AuditEntry.query(AuditEntry.at == oldest).order(AuditEntry._key).fetch()
     newer = [entry for entry in entries if entry.at > oldest]
     return [*newer, *same], oldest.replace(tzinfo=datetime.UTC)
 

@@ -7,6 +7,7 @@ from typing import Any
 from rollforward.console.api.changes import NO_DEAD_TASK, ChangeRefusedError, recorded_change
 from rollforward.flask.context import clients, registry
 from rollforward.operations import DeadTaskRefusedError, UnknownDeadTaskError, replay_dead_task
+from rollforward.runtime.idempotency import digest_of
 from rollforward.tasks import Task
 
 NO_TASK = "The app declares no task of this path itself."
@@ -30,13 +31,21 @@ def declared_task(path: str) -> Task[Any]:
 
 
 def enqueue_task(task: Task[Any], body: bytes, delay_s: float, key: str) -> None:
-    """Enqueue a task with checked arguments; the same key enqueues it once.
+    """Enqueue a task with checked arguments; the same form enqueues them once.
+
+    A browser that goes back shows the form with the same key. Other arguments or another delay are
+    another intent.
+
+    Args:
+        key: Of the form.
 
     Raises:
         ChangeRefusedError: nothing was enqueued.
     """
-    with recorded_change("enqueue task", f"{task.path}: {body.decode()}"):
-        task.enqueue(clients(), task.read(body), name=("console", key), delay_s=delay_s)
+    text = body.decode()
+    with recorded_change("enqueue task", f"{task.path}: {text}"):
+        name = "console", key, digest_of(f"{delay_s} {text}")
+        task.enqueue(clients(), task.read(body), name=name, delay_s=delay_s)
 
 
 def replay_edited(dead_id: str, body: bytes) -> None:

@@ -95,6 +95,22 @@ def test_a_task_is_enqueued_by_a_form_of_its_types(shop: Shop) -> None:
     assert SHIP in shop.get("/enqueue").text
 
 
+def test_a_form_that_is_sent_again_with_other_arguments_is_another_task(shop: Shop) -> None:
+    """H8: a browser that goes back shows the form with its key; what it says next is true."""
+    page = shop.get(FORM).text
+    hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+    for order in ("A", "B", "B"):
+        answer = shop.client.post(
+            f"{ROOT}/enqueue/task",
+            data={**hidden, "value": [order, "3", "true", ""]},
+            headers={"X-Role": "operate"},
+        )
+        assert answer.status_code == 303
+    shop.desk.world.settle()
+
+    assert sorted(ship.order for ship in shop.shipped) == ["A", "B"]
+
+
 @pytest.mark.parametrize(
     ("values", "name"),
     [
