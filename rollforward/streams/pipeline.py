@@ -99,8 +99,7 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the source or the process is unknown.
-            BadRecordError: the push is invalid. If one commit cannot hold it, a part may have been
-                accepted.
+            BadRecordError: the push is invalid. A `PartlyAcceptedError`: only a part was accepted.
             BackpressureError: the source is paused. Repeat the same push.
             Retry, Unavailable: repeat the push; a part may have been accepted.
         """

@@ -25,6 +25,7 @@ from rollforward.streams.model.codecs import MAX_NAME_CHARS, Encoded
 from rollforward.streams.model.errors import (
     BackpressureError,
     BadRecordError,
+    PartlyAcceptedError,
     TopologyError,
     UnknownStreamError,
 )
@@ -91,6 +92,8 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
         )
     except UnknownStreamError as error:
         refuse(404, f"{error}.")
+    except PartlyAcceptedError as error:
+        refuse(400, f"A part was accepted, and the rest was not: {error}.")
     except BadRecordError as error:
         refuse(400, f"No record was accepted: {error}.")
     except BackpressureError as error:

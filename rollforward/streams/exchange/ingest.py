@@ -21,7 +21,12 @@ from rollforward.streams.graph.head import is_complete, read_head
 from rollforward.streams.graph.plan import with_process
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.model.codecs import Encoded, Undecodable, text_of
-from rollforward.streams.model.errors import BackpressureError, BadRecordError, UnknownStreamError
+from rollforward.streams.model.errors import (
+    BackpressureError,
+    BadRecordError,
+    PartlyAcceptedError,
+    UnknownStreamError,
+)
 from rollforward.streams.model.json_text import quoted
 from rollforward.streams.model.records import (
     FOREVER,
@@ -156,26 +161,41 @@ def ingest(environment: Environment, request: IngestRequest) -> Steps[IngestResu
     A request that one commit cannot hold becomes several. Only the last one moves the watermark.
 
     Raises:
-        ChangedError: every attempt lost its race; a part may have been committed.
-        BadRecordError: a record cannot be written; others may have been committed.
+        ChangedError, BackpressureError: a part may have been committed.
+        BadRecordError: a record cannot be written, and nothing was committed.
+        PartlyAcceptedError: a record cannot be written, and others were committed.
     """
-    result = yield from _ingest_by_halves(environment, request)
+    parts = list[IngestResult]()
+    try:
+        result = yield from _ingest_by_halves(environment, request, parts)
+    except Exception as error:
+        if not parts:
+            raise
+        woken = {place for part in parts for place in part.destinations}
+        yield from wake_for_push(environment, woken)
+        if isinstance(error, BadRecordError):
+            raise PartlyAcceptedError(str(error)) from error
+        raise
     yield from wake_for_push(environment, result.destinations)
     return result
 
 
-def _ingest_by_halves(environment: Environment, request: IngestRequest) -> Steps[IngestResult]:
+def _ingest_by_halves(
+    environment: Environment, request: IngestRequest, parts: list[IngestResult]
+) -> Steps[IngestResult]:
+    """Commit records, and add the result of each commit to the parts."""
     records = request.records
     try:
-        return (yield from ingest_without_wakeup(environment, request))
+        parts.append((yield from ingest_without_wakeup(environment, request)))
+        return parts[-1]
     except UnworkableError as error:
         if len(records) < 2:
             raise BadRecordError(f"a record cannot be written: {error}") from error
     middle = len(records) // 2
     lower_request = replace(request, records=records[:middle], watermark=0)
     upper_request = replace(request, records=records[middle:])
-    lower = yield from _ingest_by_halves(environment, lower_request)
-    upper = yield from _ingest_by_halves(environment, upper_request)
+    lower = yield from _ingest_by_halves(environment, lower_request, parts)
+    upper = yield from _ingest_by_halves(environment, upper_request, parts)
     destinations = sorted({*lower.destinations, *upper.destinations})
     return IngestResult(len(records), lower.late + upper.late, upper.row, destinations)
 

@@ -11,6 +11,10 @@ class BadRecordError(StreamError, ValueError):
     """Invalid record, key, timer or state; the message says why."""
 
 
+class PartlyAcceptedError(BadRecordError):
+    """A record of a push cannot be written; others of it were accepted before."""
+
+
 class BadLayoutError(StreamError, ValueError):
     """Intervals cannot be split or merged like this; the message says why."""
 

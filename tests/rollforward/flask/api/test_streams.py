@@ -8,17 +8,20 @@ import pytest
 
 import main
 from rollforward.registry import Registry
+from rollforward.streams import Pipeline, PushSource
+from rollforward.streams.model.records import MAX_VALUE_BYTES
 from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.infra.world import Services, World
 from tests.rollforward.flask.acts import one_emulator
 from tests.rollforward.streams.harness import stream_world, windows
+from tests.rollforward.streams.storage.test_sizes import readers
 
 
 class Program:
     """A program somewhere else, with a token of the service account."""
 
-    def __init__(self, services: Services) -> None:
-        self.world = stream_world(services)
+    def __init__(self, services: Services, *pipelines: Pipeline) -> None:
+        self.world = stream_world(services, *pipelines)
         token = self.world.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         self.headers = {"Authorization": f"Bearer {token}"}
 
@@ -56,6 +59,25 @@ def test_a_program_in_any_language_pushes_and_may_repeat(program: Program) -> No
         assert answer.json["watermark"] == 60_000
     program.world.settle()
     assert windows(program.world) == {"0": [["/", 1]]}
+
+
+@one_emulator
+def test_a_program_is_told_that_a_part_was_accepted(services: Services) -> None:
+    """S29: a record that no commit holds for all of its readers takes no other with it."""
+    program = Program(services, Pipeline("many", *readers(10), sources=[PushSource("in")]))
+    large = '"' * (MAX_VALUE_BYTES // 2 - 100)
+    records = [
+        {"id": id_, "value": {"k": "a", "text": text}, "timestamp_ms": 1}
+        for id_, text in (("a", ""), ("b", large))
+    ]
+
+    answer = program.post("many/in", {"records": records})
+    alone = program.post("many/in", {"records": records[1:]})
+
+    assert (answer.status_code, alone.status_code) == (400, 400)
+    assert "A part was accepted" in answer.text
+    assert "No record was accepted" in alone.text
+    assert program.get("many").json["sources"]["in"]["records"] == 1
 
 
 @one_emulator

@@ -24,7 +24,7 @@ from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, 
 from rollforward.streams.exchange.outgoing import MAX_CHUNK_BYTES
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.model import state
-from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.errors import BadRecordError, PartlyAcceptedError
 from rollforward.streams.model.records import MAX_VALUE_BYTES
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.scaling.resharding import split
@@ -288,6 +288,24 @@ def test_a_record_that_no_commit_can_hold_is_refused() -> None:
         desk.do(ingest(desk.environment, request))
 
     assert desk.rows(CHUNK) == []
+
+
+def test_records_beside_one_that_no_commit_can_hold_are_worked_on_at_once() -> None:
+    """G8: without a sweep; and who has pushed them is not told that none was accepted."""
+    desk = desk_of(*readers(10))
+    desk.simulation.sweeps = False
+    small = [
+        incoming_record(desk.environment, "in", {"k": "a", "text": ""}, n, f"r{n}")
+        for n in range(4)
+    ]
+    value = {"k": "a", "text": '"' * (MAX_VALUE_BYTES // 2 - 100)}
+    large = incoming_record(desk.environment, "in", value, 1, "large")
+
+    with pytest.raises(PartlyAcceptedError, match="a record cannot be written"):
+        desk.do(ingest(desk.environment, IngestRequest("in", "", [*small, large])))
+    desk.run()
+
+    assert desk.state("last-0", "a")["seen"] == 4
 
 
 def pulled_desk(count: int, rows: list[Any], limits: list[int]) -> Desk:
