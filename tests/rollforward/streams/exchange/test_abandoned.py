@@ -39,15 +39,15 @@ def dies_after_a_commit(desk: Desk, stream: str = "lines") -> None:
     steps.close()
 
 
-def swept(desk: Desk, minutes: int) -> list[Wake]:
-    """Sweep once a minute; return the tasks that were created, each name once."""
+def swept(desk: Desk, minutes: int, *, every: int = 1) -> list[Wake]:
+    """Sweep every so many minutes; return the tasks that were created, each name once."""
     created: dict[Any, Wake] = {}
     create = desk.simulation.acts[CreateTasks]
     desk.simulation.acts[CreateTasks] = lambda call: created.update(
         {wake.name: wake for wake in call.wakes if wake.target[1] < 0}
     )
-    for _ in range(minutes):
-        desk.wait(MINUTE_S)
+    for _ in range(0, minutes, every):
+        desk.wait(every * MINUTE_S)
         desk.do(sweep.wake_sources(desk.environment))
     desk.simulation.acts[CreateTasks] = create
     return [*created.values()]
@@ -75,6 +75,15 @@ def test_a_source_without_a_reader_is_looked_after_ever_less_often() -> None:
     desk.do(pull(desk.environment, "lines"))
 
     assert len(swept(desk, DAY_MINUTES)) <= DAY_MINUTES.bit_length()
+
+
+def test_a_source_is_looked_after_however_rarely_cron_comes() -> None:
+    """G1: minutes that are powers of two are none of those of a sweep every ten minutes."""
+    desk = Desk(pipeline_of(Lines(500)))
+    dies_after_a_commit(desk)
+
+    assert swept(desk, 60, every=10)
+    assert len(swept(desk, DAY_MINUTES, every=10)) >= 4
 
 
 def test_a_source_that_was_paused_at_its_end_costs_no_more() -> None:
