@@ -81,13 +81,14 @@ def start(
     """
     key = run_key(run_id_of(flow.name, flow_id))
     if lane is None and not is_in_transaction():
+        row = _new_row(clients, key, args, clients.new_id())
         try:
-            is_first = _insert(clients, _new_row(clients, key, args, clients.new_id()))
+            is_first = _insert(clients, row)
         except OUTCOME_UNKNOWN:
-            wake(clients, flow.task, key.id())  # If it is there, it waits for no sweep.
+            wake(clients, flow.task, row)  # If it is there, it waits for no sweep.
             raise
         if is_first:
-            wake(clients, flow.task, key.id())
+            wake(clients, flow.task, row)
         return is_first
 
     def body() -> bool:
@@ -101,7 +102,7 @@ def start(
         elif row.started_by != transaction.id:
             return False
         if lane is None:
-            wake_after_commit(clients, flow.task, key.id())
+            wake_after_commit(clients, flow.task, row)
         return True
 
     # The place in a lane is looked up beside the transaction.
@@ -164,7 +165,7 @@ def signal(
             raise FlowEndedError(
                 f"the flow {flow_id!r} has ended as {row.state}: it takes no event"
             )
-        if len(row.events) >= events.MAX_UNREAD and not events.is_awaited(row, event):
+        if len(row.events) >= events.MAX_UNREAD and not events.is_missing(row, event):
             raise FlowRefusedError(
                 f"the flow {flow_id!r} has {events.MAX_UNREAD} events that no step has taken"
             )
@@ -173,7 +174,7 @@ def signal(
         row.event_ids = events.newest_ids({**row.event_ids, unique: transaction.id})
         if events.is_awaited(row, event) and row.state == RUNNING:
             row.due = due_at(clients)
-            wake_after_commit(clients, flow.task, key.id())
+            wake_after_commit(clients, flow.task, row)
         for stored in rows:
             current.put(stored)
         pending.put(row)
@@ -192,11 +193,12 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
             return bool(row.state == CANCELLED or row.verdict == CANCELLED)
         row.skips_unknown = row.state == FAILED and row.verdict is not None
         row.passes_new = False
+        row.generation += row.state == FAILED  # It runs again.
         _reopen(row)
         row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
         row.due = due_at(clients)
         pending.put(row)
-        wake_after_commit(clients, flow.task, key.id())
+        wake_after_commit(clients, flow.task, row)
         return bool(row.verdict == CANCELLED)
 
     return _transact(clients, key, body)
@@ -244,7 +246,7 @@ def retry(
         row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
         row.due = due_at(clients)
         pending.put(row)
-        wake_after_commit(clients, flow.task, key.id())
+        wake_after_commit(clients, flow.task, row)
         return True
 
     return _transact(clients, key, body)

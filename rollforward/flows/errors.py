@@ -55,6 +55,10 @@ class LeasedError(Retry):
     """Another delivery works on the flow, and has shown that it is alive."""
 
 
+class EarlyError(Retry):
+    """The flow waits for a time that has come by the queue's clock, and by this machine's not."""
+
+
 class Suspended(BaseException):
     """The flow waits, and its row says for what: this delivery is over.
 

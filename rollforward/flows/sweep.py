@@ -15,7 +15,7 @@ from rollforward.datastore.expiry import expired, expiry
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
 from rollforward.flows.rows.entities import FlowRun, due_by, values_of
-from rollforward.flows.wakes import GRACE, FlowArgs
+from rollforward.flows.wakes import GRACE, FlowArgs, args_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.run_each import run_each
@@ -58,16 +58,23 @@ def _wake(
         due = transact(lambda: _postpone(keys, now_utc))
     except rpc_errors.Aborted:
         return 0  # Deliveries are at work. The next sweep comes soon.
-    woken = 0
-    for name, task in tasks.items():
-        run_ids = [run_id for run_id in due if run_id.partition("|")[0] == name]
-        task.enqueue_many(clients, [FlowArgs(run_id) for run_id in run_ids])
-        woken += len(run_ids)
-    return woken
+    results = run_each(
+        (f"flows {name} could not be woken", partial(_enqueue, clients, task, name, due))
+        for name, task in tasks.items()
+    )
+    results.raise_first()
+    return sum(results.returned)
 
 
-def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
-    """Let flows be due later, in a transaction; return the ids of the due ones."""
+def _enqueue(clients: Clients, task: Task[FlowArgs], name: str, due: Sequence[FlowArgs]) -> int:
+    """Enqueue the due flows of a name; return their number."""
+    own = [args for args in due if args.run_id.partition("|")[0] == name]
+    task.enqueue_many(clients, own)
+    return len(own)
+
+
+def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[FlowArgs]:
+    """Let flows be due later, in a transaction; return the arguments of the due ones' tasks."""
     rows = [row for row in ndb.get_multi(keys) if row is not None]
     due = [row for row in rows if row.due is not None and row.due <= now_utc]
     for row in due:
@@ -76,7 +83,7 @@ def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
         row.due = now_utc + min(MAX_PAUSE, GRACE * 2**doublings)
         row.sweeps += 1
     ndb.put_multi(due)
-    return [row.key.id() for row in due]
+    return [args_of(row) for row in due]
 
 
 def remove_expired(clients: Clients) -> int:

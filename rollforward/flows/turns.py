@@ -19,8 +19,9 @@ import datetime
 from typing import Any
 
 from rollforward.datastore.transactions import transact
+from rollforward.flows.errors import EarlyError
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun
-from rollforward.flows.wakes import GRACE, FlowArgs
+from rollforward.flows.wakes import GRACE, FlowArgs, args_of
 from rollforward.lanes.declaration import LaneKey, key_with_id
 from rollforward.lanes.rows.entities import time_of, waiting
 from rollforward.runtime.clients import Clients
@@ -45,7 +46,7 @@ def add_turn(clients: Clients, task: Task[FlowArgs], row: FlowRun, lane: LaneKey
     """Let a flow wait for its turn, by the transaction that writes its row."""
     now_utc = naive_utc(clients.clock.now())
     row.lane, row.turn, row.due = lane.id, now_utc, now_utc + TURN_GRACE
-    lane.add_in_transaction(clients, task.message(FlowArgs(row.key.id(), lane=lane.id)))
+    lane.add_in_transaction(clients, task.message(args_of(row, lane.id)))
 
 
 def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
@@ -56,12 +57,14 @@ def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
 
     Raises:
         OtherVersionError: this version of the app does not declare the lane.
+        EarlyError: it is woken for a time that comes within a minute.
     """
     lane = key_with_id(clients, seen.lane)
     if lane is None:
         raise OtherVersionError(f"{seen.key.id()}: no lane is declared for {seen.lane}")
     if _came_for_nothing(clients, seen, lane):
         return
+    _check_early(clients, seen)
 
     def body() -> None:
         row: Any = seen.key.get()
@@ -83,3 +86,14 @@ def _came_for_nothing(clients: Clients, row: FlowRun, lane: LaneKey) -> bool:
     if row.sweeps:
         return False
     return row.due is None or row.due - naive_utc(clients.clock.now()) > GRACE + EARLY
+
+
+def _check_early(clients: Clients, row: FlowRun) -> None:
+    """Check that a time has come for which a flow was woken.
+
+    If this clock is behind, its turn would end by another wake, which comes at once.
+    """
+    if row.turn is None and not row.sweeps and row.due is not None:
+        early_s = (row.due - GRACE - naive_utc(clients.clock.now())).total_seconds()
+        if early_s > 0:
+            raise EarlyError(f"{row.key.id()} waits", after_s=early_s)

@@ -14,6 +14,7 @@ from typing import Annotated
 import pydantic
 
 from rollforward.datastore.transactions import current_transaction
+from rollforward.flows.rows.entities import FlowRun
 from rollforward.outbox import create_later
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -36,10 +37,13 @@ class FlowArgs:
     Attributes:
         run_id: The flow's name and id.
         lane: The key of a lane whose turn this is, "<lane>|<key>"; "": a wake.
+        run: The run of the flow that it was enqueued for (`FlowRun.run`); "": an older version
+            has enqueued it. It delivers the flow in any run, and fails it in this one alone.
     """
 
     run_id: Annotated[str, pydantic.Field(min_length=3, max_length=300)]
     lane: Annotated[str, pydantic.Field(max_length=1_000)] = ""
+    run: Annotated[str, pydantic.Field(max_length=100)] = ""
 
 
 def due_at(clients: Clients, at: datetime.datetime | None = None) -> datetime.datetime:
@@ -53,21 +57,26 @@ def due_at(clients: Clients, at: datetime.datetime | None = None) -> datetime.da
     return naive_utc(at if at - now_utc > LONGEST_TASK else at + GRACE)
 
 
+def args_of(row: FlowRun, lane: str = "") -> FlowArgs:
+    """Return the arguments of a task that delivers a flow."""
+    return FlowArgs(row.key.id(), lane, row.run)
+
+
 def wake(
-    clients: Clients, task: Task[FlowArgs], run_id: str, at: datetime.datetime | None = None
+    clients: Clients, task: Task[FlowArgs], row: FlowRun, at: datetime.datetime | None = None
 ) -> None:
     """Enqueue the delivery of a flow whose row is committed."""
     now_utc = clients.clock.now()
     if at is not None and at - now_utc > LONGEST_TASK:
         return
     due = at if at is not None and at > now_utc else None
-    create_later(clients, [task.message(FlowArgs(run_id), at=due)])
+    create_later(clients, [task.message(args_of(row), at=due)])
 
 
-def wake_after_commit(clients: Clients, task: Task[FlowArgs], run_id: str) -> None:
+def wake_after_commit(clients: Clients, task: Task[FlowArgs], row: FlowRun) -> None:
     """Enqueue the delivery of a flow once the transaction that this code runs in is committed."""
     transaction = current_transaction()
-    transaction.hook(_HOOK, lambda: _Wakes(clients)).tasks[run_id] = task
+    transaction.hook(_HOOK, lambda: _Wakes(clients)).tasks[row.key.id()] = task, args_of(row)
 
 
 @dataclass
@@ -75,13 +84,13 @@ class _Wakes:
     """The flows that a transaction changes."""
 
     clients: Clients
-    tasks: dict[str, Task[FlowArgs]] = field(default_factory=dict)
+    tasks: dict[str, tuple[Task[FlowArgs], FlowArgs]] = field(default_factory=dict)
 
     def on_retry(self, cause: Exception) -> None:
         """Keep the flows: a delivery too many does no harm."""
 
     def on_commit(self) -> None:
-        messages = [task.message(FlowArgs(run_id)) for run_id, task in self.tasks.items()]
+        messages = [task.message(args) for task, args in self.tasks.values()]
         create_later(self.clients, messages)
 
     def on_give_up(self) -> None:

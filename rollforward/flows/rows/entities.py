@@ -68,7 +68,8 @@ class FlowRun(ndb.Model):
     written_by = ndb.TextProperty()  # The last write of a delivery: proof that it was made.
     owner = ndb.TextProperty()  # The delivery that works on it, until lease_expires_at.
     lease_expires_at = ndb.DateTimeProperty(indexed=False)
-    generation = ndb.IntegerProperty(indexed=False, default=1)  # One more whenever it is retried.
+    # One more whenever it is retried, or cancelled after it has failed.
+    generation = ndb.IntegerProperty(indexed=False, default=1)
     reruns = ndb.JsonProperty(default={})  # By step: how often a result of it was dropped.
     created = ndb.DateTimeProperty(required=True)
     ended = ndb.DateTimeProperty(indexed=False)
@@ -85,6 +86,11 @@ class FlowRun(ndb.Model):
     @property
     def flow_id(self) -> str:
         return str(self.key.id().partition("|")[2])
+
+    @property
+    def run(self) -> str:
+        """Its start and its generation, which no other flow of its id has had."""
+        return f"{self.started_by}:{self.generation}"
 
     @property
     def has_ended(self) -> bool:

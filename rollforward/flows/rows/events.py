@@ -52,6 +52,11 @@ def is_awaited(row: FlowRun, name: str) -> bool:
     )
 
 
+def is_missing(row: FlowRun, name: str) -> bool:
+    """Return whether a step waits for an event, and none of its name has come."""
+    return is_awaited(row, name) and all(event["name"] != name for event in row.events)
+
+
 def taken(row: FlowRun, record: StepRecord, now_s: float) -> StepRecord:
     """Return the record of a wait as it is now: with its event, timed out, or waiting.
 

@@ -22,7 +22,7 @@ from rollforward.datastore.commit import Commit
 from rollforward.datastore.conversion.protobufs import Converter, protobuf_of
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry
 from rollforward.datastore.versions import CHANGED, read_versions
-from rollforward.flows.errors import Interrupted, LeasedError, Suspended, Unwinding
+from rollforward.flows.errors import EarlyError, Interrupted, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import pending
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs, due_at, wake
@@ -248,7 +248,7 @@ class FlowAttempt:
         if not isinstance(decided, Wait):
             return decided
         if decided.until is not None:
-            wake(self.clients, self.task, self.run_id, decided.until)
+            wake(self.clients, self.task, self.row, decided.until)
         raise Suspended
 
     def wait(self, until: datetime.datetime | None, note: Callable[[FlowRun], None]) -> NoReturn:
@@ -265,20 +265,21 @@ class FlowAttempt:
     def check_parked(self, until: datetime.datetime | None) -> None:
         """End this delivery, without a write, if the row waits until a time already.
 
-        So a task too many does not go on as a second chain of tasks.
+        So a task too many does not go on as a second chain of tasks. If that time comes soon, this
+        may be its task and the clock behind: another task would come at once, again and again.
 
         Raises:
             Suspended: it does.
+            EarlyError: it does, for a minute at most.
         """
         row = self.row
         if row.owner is not None or row.sweeps or row.turn is not None:
             return
-        if until is None:
-            is_parked = row.due is None
-        else:
-            is_early = until - self.clients.clock.now() > EARLY
-            is_parked = is_early and row.due == due_at(self.clients, until)
-        if is_parked:
+        due = None if until is None else due_at(self.clients, until)
+        if until is not None and (early := until - self.clients.clock.now()) <= EARLY:
+            if row.due == due and early > datetime.timedelta(0):
+                raise EarlyError(f"{self.run_id} waits", after_s=early.total_seconds())
+        elif row.due == due:
             raise Suspended
 
     def give_back(self) -> None:

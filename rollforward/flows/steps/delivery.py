@@ -247,7 +247,9 @@ def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
 
     def body() -> None:
         row: FlowRun | None = run_key(args.run_id).get()
-        if row is not None and row.state in (RUNNING, UNDOING):
+        if row is None or args.run not in ("", row.run):
+            return  # A run before this one has failed.
+        if row.state in (RUNNING, UNDOING):
             check_silent(clients, row)
             fail(row, reason[-MAX_REASON_CHARS:])
             row.put()

@@ -74,13 +74,17 @@ def is_over(attempt: FlowAttempt, name: str, until_s: float) -> bool:
     record = attempt.row.step(name)
     if record is None:
         return until_s <= attempt.now_s()
-    others = attempt.row.records().values()
+    records = attempt.row.records()
+    others = list(records.values())[list(records).index(name) :]  # Not what began before it.
     return record.until <= max(attempt.now_s(), *(other.began for other in others))
 
 
 def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
     """Wait until a time, in seconds since 1970, that the first call has set."""
     now_s = attempt.now_s()
+    waiting = attempt.row.step(name)
+    if waiting is not None:
+        attempt.check_parked(utc_at(waiting.until))
 
     def decide(row: FlowRun) -> Wait:
         check_running(row)
@@ -182,7 +186,7 @@ def note_batch(clients: Clients, flow: str, task: Task[FlowArgs], args: Complete
         ndb.put_multi(rows)
         if row.state == RUNNING:
             row.due = due_at(clients)
-            wake_after_commit(clients, task, run_id)
+            wake_after_commit(clients, task, row)
         pending.put(row)
 
     transact(body)

@@ -220,6 +220,20 @@ def test_a_flow_keeps_100_events_that_no_step_has_taken(world: World) -> None:
 
 
 @one_emulator
+def test_a_flow_keeps_100_events_of_the_name_that_a_step_waits_for(world: World) -> None:
+    """W19: its queue may stand still, while ever more of them come."""
+    CODE.run = lambda step: [step.wait_for(f"wait {n}", event="go") for n in range(101)] and "went"
+    probe.start(world.clients, ID)
+    world.deliver_due()
+    in_transaction(*[partial(probe.signal, world.clients, ID, "go") for _ in range(100)])
+    with pytest.raises(FlowRefusedError, match="100 events that no step has taken"):
+        probe.signal(world.clients, ID, "go")
+    settle(world)
+    probe.signal(world.clients, ID, "go")
+    assert settle(world).result == "went"
+
+
+@one_emulator
 def test_a_flow_that_has_outgrown_its_row_fails_and_is_undone(world: World) -> None:
     """W19: it is not stuck by a row that Datastore refuses; its undos have room of their own."""
 

@@ -7,16 +7,18 @@ from functools import partial
 
 import pytest
 
-from rollforward.flows import FlowEndedError, Steps
+from rollforward.flows import FlowEndedError, Steps, flow
 from rollforward.flows.rows import events
-from rollforward.flows.rows.entities import RUNNING, UNDOING, run_key
+from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs
+from rollforward.runtime import naive_utc
 from tests.infra.faults.partly_done import run_again
-from tests.infra.world import World
+from tests.infra.world import Services, World
 from tests.rollforward.flows.probe import (
     CODE,
     DAY_S,
     ID,
+    RUN_ID,
     deliver_again,
     in_transaction,
     probe,
@@ -27,6 +29,11 @@ from tests.rollforward.flows.shop import FlowMail, mail
 from tests.rollforward.tasks.reminders import one_emulator
 
 pytestmark = pytest.mark.fast
+
+
+@flow("test-astray", queue="no-such-queue")
+def astray(step: Steps) -> None:
+    """Run in a queue that nobody has deployed."""
 
 
 def payloads(step: Steps) -> list[object]:
@@ -152,6 +159,26 @@ def test_a_lost_wake_is_healed_by_the_sweep(world: World) -> None:
     heal(31)
     assert probe.state(ID).steps["go"].has_ended
     assert heal(631) == "succeeded"
+
+
+@one_emulator
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_flow_whose_queue_is_missing_holds_up_no_wake_of_another(
+    services: Services, is_first: bool
+) -> None:
+    """W11: both are found, put off and woken together."""
+    names = [astray, probe] if is_first else [probe, astray]
+    world = World(services, flows=names)
+    with world.clients.context():
+        CODE.run = lambda step: "done"
+        now_utc = naive_utc(world.clock.now())
+        for run_id in ("test-astray|f1", RUN_ID):
+            row = FlowRun(key=run_key(run_id), args="{}", started_by="t", created=now_utc)
+            row.due = now_utc
+            row.put()
+        world.clock.sleep(1)
+        assert world.call_cron("/cron/flows/sweep") == 500
+        assert settle(world).state == "succeeded"
 
 
 @one_emulator

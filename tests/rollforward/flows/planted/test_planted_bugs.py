@@ -25,7 +25,9 @@ from tests.rollforward.flows import test_undoing as undone
 from tests.rollforward.flows import test_waiting as waiting
 from tests.rollforward.flows.callers import test_callers_transactions as callers
 from tests.rollforward.flows.callers import test_strict_limits as limits
+from tests.rollforward.flows.planted import test_late_ends as late
 from tests.rollforward.flows.planted import test_moments_of_guards as moments
+from tests.rollforward.flows.planted import test_wrong_clocks as clocks
 from tests.rollforward.flows.probe import probe
 
 Attempt = attempt.FlowAttempt
@@ -41,7 +43,7 @@ CHANGES = (
         {"fault": ""},
     ),
     Bug(
-        *(changes, "start", "wake(clients, flow.task, key.id())  # If it", "pass  # If it"),
+        *(changes, "start", "wake(clients, flow.task, row)  # If it", "pass  # If it"),
         moments.test_a_start_in_doubt_that_was_made_waits_for_no_sweep,
         {"is_in_transaction": False},
     ),
@@ -182,7 +184,7 @@ LEASES = (
         moments.test_a_write_whose_reply_is_lost_is_none_of_a_flow_that_was_retried_since,
     ),
     Bug(
-        *(Attempt, "check_parked", "if is_parked:", "if False:"),
+        *(Attempt, "check_parked", "elif row.due == due:", "elif False:"),
         stepping.test_a_delivery_for_nothing_costs_no_write,
     ),
     Bug(
@@ -221,8 +223,12 @@ LEASES = (
         moments.test_a_task_that_is_given_up_fails_no_flow_at_work,
     ),
     Bug(
-        *(delivery, "give_up", " and row.state in (RUNNING, UNDOING)", ""),
+        *(delivery, "give_up", "if row.state in (RUNNING, UNDOING)", "if True"),
         moments.test_a_task_that_is_given_up_fails_no_flow_at_work,
+    ),
+    Bug(
+        *(delivery, "give_up", """args.run not in ("", row.run)""", "False"),
+        late.test_a_task_of_an_earlier_run_fails_no_later_one_of_its_name,
     ),
 )
 
@@ -273,7 +279,8 @@ STEPS = (
     ),
     Bug(
         *(calls, "make", "record.until > attempt.now_s()", "False"),
-        moments.test_a_step_that_pauses_is_not_called_by_a_delivery_for_nothing,
+        clocks.test_a_flow_whose_time_has_come_for_the_queue_alone_is_not_woken_in_a_loop,
+        {"code": clocks.pause},
     ),
     Bug(
         *(calls, "make", "values.check(call.function)", "pass"),
@@ -354,6 +361,15 @@ WAITS = (
             "attempt.now_s()",
         ),
         moments.test_a_sleep_that_is_over_is_over_for_a_clock_that_is_behind,
+    ),
+    Bug(
+        *(waits, "is_over", "[list(records).index(name) :]", ""),
+        clocks.test_a_sleep_is_not_cut_short_by_a_step_that_a_fast_clock_has_begun,
+    ),
+    Bug(
+        *(Attempt, "check_parked", "if row.due == due and early", "if False and early"),
+        clocks.test_a_flow_whose_time_has_come_for_the_queue_alone_is_not_woken_in_a_loop,
+        {"code": clocks.sleep},
     ),
     Bug(
         *(waits, "check_ahead", "not -MAX_AHEAD_S <= wait_s <= MAX_AHEAD_S", "False"),
