@@ -73,6 +73,7 @@ class TaskDelivery:
     number: int  # Of deliveries before this one.
     last_answer: str  # "": none, or this is the first.
     waits: int = 0  # Planned waits before, each of which created the task again.
+    due_s: float = 0.0  # By the clock of the queue, in seconds since 1970; 0: unknown.
 
     @property
     def attempts_id(self) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import utc_at
 from rollforward.runtime.messages import Message
 from rollforward.tasks.attempts import TaskDelivery
 from rollforward.tasks.declaration import deadline_of
@@ -59,7 +60,9 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
     if not name or len(delivery.body) > MAX_TASK_BYTES:  # No more of it was read.
         return False
     waits = delivery.waits + 1
-    due = clients.clock.now() + datetime.timedelta(seconds=after_s)
+    # The queue delivers no task before its time: a clock that is behind is not to be asked.
+    now_utc = max(clients.clock.now(), utc_at(delivery.due_s))
+    due = now_utc + datetime.timedelta(seconds=after_s)
     arguments.extend(clients, delivery.body, due)
     message = Message(
         urllib.parse.quote(delivery.path, safe=_PATH_CHARS),

@@ -64,6 +64,7 @@ ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 MAX_DETAIL_CHARS = 2_000
 MAX_STACK_CHARS = 20_000
+_MAX_DUE_S = 1e11  # The year 5138.
 
 MUST_WAIT = (Retry, rpc_errors.Aborted)
 UNAVAILABLE_ERRORS = (Unavailable, OutcomeUnknownError, *TRANSIENT)
@@ -290,6 +291,7 @@ def _delivery(body: bytes) -> TaskDelivery:
         number=int(retries) if retries.isdecimal() else 0,
         last_answer=_header("TaskPreviousResponse"),
         waits=waited,
+        due_s=_due_s(_header("TaskETA")),
     )
 
 
@@ -299,3 +301,16 @@ def _header(name: str) -> str:
         if value := request.headers.get(prefix + name):
             return value
     return ""
+
+
+def _due_s(eta: str) -> float:
+    """Return when a delivery was due by the queue's clock; 0: its header does not say.
+
+    >>> [_due_s(eta) for eta in ("1900000000.25", "inf", "nan", "-1", "")]
+    [1900000000.25, 0.0, 0.0, 0.0, 0.0]
+    """
+    try:
+        due_s = float(eta)
+    except ValueError:
+        return 0.0
+    return due_s if 0 < due_s < _MAX_DUE_S else 0.0

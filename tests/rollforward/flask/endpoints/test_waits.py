@@ -13,6 +13,7 @@ from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
 from rollforward.tasks.stored.names import MAX_TASK_BYTES
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
+from tests.infra.clocks import Ahead
 from tests.infra.runs import sampling
 from tests.infra.world import World
 from tests.rollforward.flask.acts import (
@@ -58,6 +59,23 @@ def test_a_task_waits_as_long_as_it_says(world: World, app: Flask, work: Work) -
     assert 90 <= world.clock.time_s - began_s < 91
     assert work.done == [Act("x"), Act("x")]
     assert attempt(world) == "gone"
+
+
+def test_a_task_waits_as_long_as_it_says_although_the_clock_here_is_behind(
+    world: World, app: Flask, work: Work
+) -> None:
+    """H1: the queue's clock is 50 s ahead of it, and would deliver a shorter wait at once."""
+    enqueued(world, app, work)
+    began_s = world.clock.time_s
+    clock = Ahead(world.clock, -50)
+    object.__setattr__(world.clients, "clock", clock)
+    work.raises = Retry("the courier is out", after_s=30)
+    times = []
+    for _ in range(3):
+        assert attempt(world) == 200
+        times.append(world.clock.time_s - began_s)
+
+    assert [round(at_s) for at_s in times] == [0, 30, 60]
 
 
 @sampling.long
