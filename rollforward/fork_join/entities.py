@@ -51,6 +51,7 @@ class WorkPack(ndb.Model):
     keep_result = ndb.BooleanProperty(indexed=False)  # For a caller that reads results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
     fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
+    dead_task = ndb.TextProperty()  # By whose replay it comes back; None: it is not parked.
 
 
 class WorkReceipt(ndb.Model):

@@ -66,6 +66,7 @@ class _Pack:
             "keep_result": keep_result,
             "failures": 0,
             "fails_alone": None,
+            "dead_task": None,
         }
         return PlainRow(WorkPack, pack_key(self.id.text), properties)
 

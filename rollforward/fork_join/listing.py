@@ -9,7 +9,8 @@ from google.cloud import ndb
 
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_queue, parked_packs
 from rollforward.fork_join.queue import ForkJoin
-from rollforward.tasks.runs import RunDetails, RunIssue, standing_run
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, standing_run
 
 PATTERN = "fork-join"
 MAX_COUNTED = 1_000
@@ -41,7 +42,22 @@ def queue_details(queue: ForkJoin[Any]) -> RunDetails:
         for row in rows
         if row is not None
     ]
-    return RunDetails(standing_run(PATTERN, name), issues=issues, numbers=numbers)
+    verbs: tuple[RunVerb, ...] = ("retry",) if parked else ()
+    return RunDetails(standing_run(PATTERN, name, verbs), issues=issues, numbers=numbers)
+
+
+def retry_parked(clients: Clients, queue: ForkJoin[Any], verb: RunVerb) -> str:
+    """Let up to 100 parked items that no dead task brings back be joined again.
+
+    Returns:
+        The queue's name.
+
+    Raises:
+        RunRefusedError: there are none, or the verb is another one.
+    """
+    if verb != "retry" or not queue.retry_parked(clients):
+        raise RunRefusedError("each of its parked items comes back by its dead task: replay that")
+    return queue.settings.name
 
 
 _KEYS = {"keys_only": True}

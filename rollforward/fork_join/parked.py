@@ -1,21 +1,25 @@
 """Parked items: poison items, each with a dead task.
 
 The commit that writes the dead task moves the item to a key that joiners and sweeps skip. The dead
-task's replay moves it back and creates its joiner.
+task's replay moves it back and creates its joiner. If that replay is lost, as by a purge of its
+queue, an operator retries the item by its fork-join queue.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
+from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
+from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.declaration import Task
 
 
@@ -48,7 +52,7 @@ def park_in_transaction(
         body=replay_task.message(replay).body,
         reason=reason,
     )
-    _move(stored, pack.parked)
+    _move(stored, pack.parked, dead_task=dead_id)
 
 
 def unpark(pack: PackId) -> None:
@@ -62,7 +66,19 @@ def unpark(pack: PackId) -> None:
     transact(body)
 
 
-def _move(stored: WorkPack, place: PackId) -> None:
+def forsaken(keys: Sequence[Any]) -> list[WorkPack]:
+    """Return the parked packs that no open dead task brings back, by their keys.
+
+    Their replays were lost, as by a purge of their queue, or their dead tasks were deleted. Earlier
+    versions did not note which dead task it is.
+    """
+    parked = [pack for pack in ndb.get_multi(keys) if pack is not None]
+    dead_rows = ndb.get_multi([ndb.Key(DeadTask, pack.dead_task or "none") for pack in parked])
+    pairs = zip(parked, dead_rows, strict=True)
+    return [pack for pack, dead in pairs if dead is None or dead.resolved]
+
+
+def _move(stored: WorkPack, place: PackId, dead_task: str | None = None) -> None:
     """Move a pack to another key, in a transaction, with its failures reset."""
     WorkPack(
         key=pack_key(place.text),
@@ -71,5 +87,6 @@ def _move(stored: WorkPack, place: PackId) -> None:
         keep_result=stored.keep_result,
         tag=stored.tag,
         traceparents=stored.traceparents,
+        dead_task=dead_task,
     ).put()
     stored.key.delete()

@@ -21,7 +21,7 @@ from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.expiry import Expiry
 from rollforward.tasks.pattern import Gauge, Pattern
-from rollforward.tasks.runs import RunDetails, UnknownRunError
+from rollforward.tasks.runs import RunDetails, RunVerb, UnknownRunError
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,14 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
         for queue in parts:
             if queue.settings.name == run_id:
                 return listing.queue_details(queue)
+        raise UnknownRunError(run_id)
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[ForkJoin[Any]], run_id: str, verb: RunVerb
+    ) -> str:
+        for queue in parts:
+            if queue.settings.name == run_id:
+                return listing.retry_parked(clients, queue, verb)
         raise UnknownRunError(run_id)
 
 

@@ -84,6 +84,37 @@ def test_a_replay_that_fails_is_parked_again(world: World, monkeypatch: pytest.M
         assert open_dead_tasks().fetch() == []
 
 
+def test_a_parked_item_whose_replay_was_purged_can_be_retried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: its dead task is dealt with; one that waits for its own dead task is left there."""
+    (accepted,) = put(world, "t", "bad")
+    world.settle()
+    replay(world)
+    world.deliver_due(1)
+    (lost,) = [task for task in tasks(world) if "replay" in task.http_request.url]
+    world.engine.tasks.delete(lost.name)
+    put(world, "t", "bad too")
+    world.settle()
+    with world.context():
+        assert TALLIES.outcome(accepted).is_parked
+        assert len(open_dead_tasks().fetch()) == 1
+
+    mended(monkeypatch)
+    with world.clients.context():
+        assert TALLIES.retry_parked(world.clients) == 1
+        assert TALLIES.retry_parked(world.clients) == 0
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter({"good": 1})
+        assert len(TALLIES.depth("t").parked) == 1
+    replay(world)
+    world.settle()
+    with world.context():
+        assert tallied("t") == Counter({"good": 1, "good too": 1})
+
+
 def test_a_replay_counts_once_however_late_it_comes_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,9 @@ def test_a_fork_join_queue_shows_what_waits_and_what_is_parked(world: World) -> 
     assert shown.numbers["oldest_at"] == pytest.approx(world.clock.time_s, abs=60)
     [issue] = shown.issues
     assert "bad" in issue.item
+    assert shown.run.verbs == ("retry",)
+    with pytest.raises(RunRefusedError, match="comes back by its dead task"):
+        control(world, "fork-join", TALLIES.settings.name, "retry")
 
 
 def test_a_pull_queue_shows_its_items_and_replays_its_dead_letters(world: World) -> None:
