@@ -131,13 +131,25 @@ def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
         return 0
     walk, began, since = clients.new_id(), look.round.began, look.round.since
     many = [Drain(p, walk, began=began, since=since, stale_s=look.stale_s) for p in free]
-    ndb.put_multi([_lease(clients, args, ASKED_S) for args in many])
+    leases_here = [_lease(clients, args, LEASE_S) for args in many]
+    ndb.put_multi(leases_here)  # For a minute, in case this process dies before it has asked.
     try:
         drain.enqueue_many(clients, many, names=[(walk, args.partition, "") for args in many])
     except Exception:
         ndb.delete_multi([lease_key(partition) for partition in free])
         raise
+    transact(lambda: _prolong(clients, leases_here))
     return len(free)
+
+
+def _prolong(clients: Clients, leases: Sequence[OutboxLease]) -> None:
+    """Let leases last as long as a walk may wait for its queue, unless it has begun already."""
+    stored = ndb.get_multi([lease.key for lease in leases])
+    ends = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=ASKED_S)
+    unchanged = [lease for lease in leases if lease in stored]
+    for lease in unchanged:
+        lease.ends = ends
+    ndb.put_multi(unchanged)
 
 
 @task("/tasks/outbox/drain", queue="outbox")

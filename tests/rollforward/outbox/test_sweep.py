@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -18,6 +19,7 @@ from rollforward.outbox.entities import PARTITIONS, OutboxTask, RowId, lease_key
 from rollforward.outbox.relay import RelayResult
 from rollforward.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
 from rollforward.runtime import Clients, naive_utc
+from rollforward.testing.injection import Crash
 from tests.infra.clocks import ahead
 from tests.infra.runs import sampling
 from tests.infra.runs.sampling import one_emulator
@@ -347,6 +349,35 @@ def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: W
     deliver_drains(world)
 
     assert swept.partitions > 0
+    assert len(sent(world)) == 300
+
+
+def test_walks_that_a_process_died_before_asking_for_are_asked_for_two_minutes_later(
+    world: World,
+) -> None:
+    """B5: their leases are for a walk that never comes, and do not last as long as for one."""
+    strand(world, 300)
+    world.clock.sleep(60)
+
+    class Dies:
+        def create_many(self, messages: object) -> None:
+            raise Crash
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.clients.tasks, name)
+
+    tasks: Any = Dies()
+    with world.context():
+        with pytest.raises(Crash):
+            sweep(replace(world.clients, tasks=tasks))
+        for _ in range(2):
+            world.clock.sleep(60)
+            partitions = sweep(world.clients).partitions
+            if partitions:
+                break
+    deliver_drains(world)
+
+    assert partitions > 0
     assert len(sent(world)) == 300
 
 
