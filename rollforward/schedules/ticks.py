@@ -20,8 +20,10 @@ from rollforward.schedules.cron import Missed, next_tick, ticks_to_run
 from rollforward.schedules.entities import ScheduleRow
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError
+from rollforward.tasks.stored.distant import MAX_AHEAD_S
 
 MAX_TEXT_CHARS = 1_500  # A key's text.
+LONGEST_DELAY = datetime.timedelta(seconds=MAX_AHEAD_S)
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,14 @@ def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
 
 
 def _move(clients: Clients, row: ScheduleRow, start: datetime.datetime) -> None:
-    """Write a row with its first tick after a time, and enqueue that tick's task."""
+    """Write a row with its first tick after a time, and enqueue that tick's task.
+
+    A tick beyond the longest delay of a task has none: the sweep finds the row by its time.
+    """
     following = next_tick(row.cron, row.tz, start)
     row.next_at = naive_utc(following) if following is not None else None
     row.put()
-    if following is not None:
+    if following is not None and following - clients.clock.now() < LONGEST_DELAY:
         tick = Tick(row.key.id(), following, row.revision)
         enqueue(clients, TICK, tick, name=name_of(tick), at=following)
 

@@ -12,6 +12,7 @@ from rollforward.schedules import Schedule, UserSchedules, cron, entities, ticks
 from rollforward.schedules import sweep as sweeps
 from rollforward.schedules.entities import ScheduleRow, overdue_rows, row_key
 from rollforward.schedules.ticks import Tick
+from tests.infra.clocks import ahead
 from tests.infra.mutation.lines import Bug
 from tests.infra.world import Services, World
 from tests.rollforward.schedules.test_schedules import (
@@ -105,6 +106,28 @@ def test_the_sweep_sees_that_the_code_has_another_zone(world: World) -> None:
 
         assert written == [1, 1, 0]
         assert row_of("", "nine").next_at.hour == 0
+
+
+@one_emulator
+def test_a_tick_that_is_decades_ahead_is_moved_by_the_sweep_and_holds_up_no_schedule(
+    world: World,
+) -> None:
+    """T1: no task can be so far ahead, and the fifth Monday of a February comes in 2044."""
+    rare = Schedule("rare", report.task, "once", "0 0 * 2 1#5", "UTC")
+    nine = Schedule("nine", report.task, "once", NINE, "UTC")
+    with world.context():
+        written = sweeps.sweep(world.clients, {"rare": rare, "nine": nine})["written"]
+        put(world, rule=rare.cron)
+        tick = row_of("", "rare").next_at
+        late_s = (tick - naive_utc(world.clock.now())).total_seconds() + 2 * sweeps.STALE_S
+        sweeps.sweep(ahead(world.clients, late_s), {"rare": rare, "users": USERS})
+
+        assert (written, tick.year) == (2, 2044)
+        for moved in (row_of("", "rare"), row_of()):
+            assert [recent.at for recent in moved.recent_ticks] == [
+                tick.replace(tzinfo=datetime.UTC)
+            ]
+            assert moved.next_at.year == 2072
 
 
 @one_emulator
