@@ -80,6 +80,7 @@ class Accumulator(Generic[I]):
 
         Raises:
             BadItemError: the queue would refuse it; nothing was accepted.
+            UnknownTaskError: no registry has the queue; nothing was accepted.
             BufferFullError: there is no room; nothing was accepted.
         """
         self.add_all(clients, {key: item})
@@ -89,8 +90,10 @@ class Accumulator(Generic[I]):
 
         Raises:
             BadItemError: the queue would refuse one; nothing was accepted.
+            UnknownTaskError: no registry has the queue; nothing was accepted.
             BufferFullError: there is no room for all; nothing was accepted.
         """
+        self.fork_join.join_task.check_registered(clients)  # No flush could store them.
         for key, item in items.items():
             self.fork_join.check(key, item)
         self._buffer(clients).add_all(items)

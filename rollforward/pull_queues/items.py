@@ -8,6 +8,7 @@ from typing import Any, NewType
 
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key
+from rollforward.runtime.texts import has_unpaired_surrogate
 
 MAX_PAYLOAD_BYTES = 100_000
 MAX_TAG_CHARS = 200
@@ -59,6 +60,8 @@ def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
     """
     if not isinstance(payload, str):
         raise BadItemError(f"payload must be a str, such as JSON, got {type(payload).__name__}")
+    if has_unpaired_surrogate(payload) or has_unpaired_surrogate(tag or ""):
+        raise BadItemError("payload and tag must not contain an unpaired surrogate")
     if len(payload.encode()) > MAX_PAYLOAD_BYTES:
         raise BadItemError(f"payload must have at most {MAX_PAYLOAD_BYTES} bytes")
     if tag is not None and not 1 <= len(tag) <= MAX_TAG_CHARS:

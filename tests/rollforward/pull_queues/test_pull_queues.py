@@ -260,6 +260,8 @@ def test_workers_that_lease_at_the_same_time_share_no_item(world: World, workers
         ("x", None, ""),
         ("x", None, "k" * 201),
         (b"x", None, None),
+        ("x\ud83d", None, None),
+        ("x", "t\ud83d", None),
     ],
 )
 def test_what_cannot_be_added_is_refused(
