@@ -12,7 +12,7 @@ from rollforward.batches import Completed, TaskBatch, UnknownBatchError
 from rollforward.batches.adding.populate import MemberWork
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.datastore.transactions import transact
-from rollforward.flows.errors import BadStepError, Unwinding
+from rollforward.flows.errors import BadStepError, Suspended, Unwinding
 from rollforward.flows.rows import pending, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.rows.events import taken
@@ -161,7 +161,12 @@ def wait_for_batch(
         check_running(row)
         return Wait()
 
-    return attempt.go_on_or_wait(decide)
+    try:
+        return attempt.go_on_or_wait(decide)
+    except Suspended:
+        if attempt.row.verdict is not None:  # It was undone before there was a batch to cancel.
+            batch.cancel(attempt.clients, record.batch)
+        raise
 
 
 def _batch_id(row: FlowRun, name: str) -> str:

@@ -242,6 +242,31 @@ def test_the_batch_of_a_cancelled_flow_is_cancelled(world: World, *, is_gone: bo
 
 
 @one_emulator
+def test_a_batch_that_starts_after_its_flow_was_undone_is_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W14: its delivery had noted the step, and another one ended the flow."""
+    assert probe.batch is not None
+    sound = probe.batch.populate
+
+    def populate(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        probe.cancel(world.clients, ID)
+        delivered = world.current
+        in_threads(lambda: world.answer(delivered))
+        assert probe.state(ID).state == "cancelled"
+        return sound(*args, **options)
+
+    CODE.run = lambda step: step.batch("mails", [(mail, mail.bind("o", n)) for n in range(3)])
+    probe.start(world.clients, ID)
+    monkeypatch.setattr(probe.batch, "populate", populate)
+    state = settle(world)
+    assert state.state == "cancelled"
+    assert probe.batch.progress(state.steps["mails"].batch).outcome == "cancelled"
+    assert not FlowMail.query().fetch()
+
+
+@one_emulator
 def test_a_retry_from_a_step_gives_its_events_back_and_new_keys(world: World) -> None:
     """W16: the steps before it keep their outcomes; their effects stay."""
     keys: list[str] = []
