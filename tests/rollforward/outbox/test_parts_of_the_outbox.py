@@ -218,7 +218,7 @@ def test_a_sweep_takes_the_oldest_rows_and_leaves_young_ones_alone(
 def test_a_partition_whose_walk_could_not_be_created_is_free(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """B5: and one that another walk drains gets none."""
+    """B5: and one that another walk drains gets none; those that exist may wait for their queue."""
     enqueued: list[str] = []
 
     def enqueue_many(clients: object, many: Any, names: object) -> None:
@@ -227,6 +227,7 @@ def test_a_partition_whose_walk_could_not_be_created_is_free(
         enqueued.extend(args.partition for args in many)
 
     monkeypatch.setattr(sweep, "drain", SimpleNamespace(enqueue_many=enqueue_many))
+    monkeypatch.setattr(sweep, "transact", lambda body: body())
     later = NOON + datetime.timedelta(seconds=60)
     Memory.current.put(OutboxLease(key=lease_key("c"), owner="other", ends=later))
     clients = machine()
@@ -238,6 +239,8 @@ def test_a_partition_whose_walk_could_not_be_created_is_free(
     leases = [Memory.current.get(lease_key(partition)) for partition in "abc"]
     owners = [lease and lease.owner for lease in leases]
     assert owners == [*([None, None] if fails else ["walk", "walk"]), "other"]
+    asked_for = NOON + datetime.timedelta(seconds=sweep.ASKED_S)
+    assert [lease.ends for lease in leases if lease] == [*([] if fails else [asked_for] * 2), later]
     assert enqueued == ([] if fails else ["a", "b"])
 
 
