@@ -217,6 +217,7 @@ LEASES = (
     Bug(
         *(delivery, "_check_met", "unmet := undos.unknown()", "unmet := []"),
         versions.test_a_cancelled_flow_whose_code_has_dropped_a_call_waits_for_a_person,
+        {"has_failed": False},
     ),
     Bug(
         *(delivery, "give_up", "check_silent(clients, row)", "pass"),
@@ -332,6 +333,7 @@ STEPS = (
     Bug(
         *(undoing.Undos, "run", "waits.cancel_batches(self._attempt, self._batch)", "pass"),
         undone.test_the_batch_of_a_cancelled_flow_is_cancelled,
+        {"is_gone": False},
     ),
     Bug(
         *(values, "joined", "if None in rows:", "if False:"),
