@@ -21,7 +21,6 @@ from rollforward.counters import (
 )
 from rollforward.counters import commits as counter_commits
 from rollforward.counters import resize as counter_resize
-from rollforward.counters.counter import Mode
 from rollforward.counters.increments import IncrementRequest, increment_request
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
@@ -330,19 +329,6 @@ def test_while_the_service_does_not_answer_the_probe_nothing_is_assumed(world: W
     add(world, "a", idempotency_key="r2")
 
     assert total(world, "a") == 2
-
-
-@pytest.mark.parametrize("mode", ["gathered", "in_memory"])
-def test_a_gathered_counter_of_no_registry_counts_nothing(world: World, mode: Mode) -> None:
-    """E1: nor is it held in a memory that no flush can store."""
-    unknown = Counter("unknown", mode, queue="default", flush_interval_s=3600)
-    clients = replace(world.clients, task_paths=frozenset([LIKES.settle_task.path]))
-    with world.clients.context():
-        with pytest.raises(UnknownTaskError):
-            unknown.increment(clients, "a")
-        unknown.flush(clients)
-
-    assert total(world, "a", unknown) == 0
 
 
 def test_a_counter_of_no_registry_counts_nothing(world: World) -> None:

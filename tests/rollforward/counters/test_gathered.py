@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from rollforward.counters import Counter, DifferentItemError, NotGatheredError, OutcomeUnknownError
+from rollforward.counters.counter import Mode
 from rollforward.counters.entities import total_key
 from rollforward.counters.gathered import MAX_CLAIMS
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join.accumulator import BufferFullError
 from rollforward.fork_join.pattern import EXPIRY
+from rollforward.tasks.errors import UnknownTaskError
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from rollforward.testing.world import in_threads
 from tests.infra.world import Services, World
@@ -339,3 +342,16 @@ def test_what_cannot_be_declared() -> None:
         Counter("likes", "somehow", queue="default")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name"):
         Counter("a|b", queue="default")
+
+
+@pytest.mark.parametrize("mode", ["gathered", "in_memory"])
+def test_a_gathered_counter_of_no_registry_counts_nothing(world: World, mode: Mode) -> None:
+    """E1: nor is it held in a memory that no flush can store."""
+    unknown = Counter("unknown", mode, queue="default", flush_interval_s=3600)
+    clients = replace(world.clients, task_paths=frozenset([LIKES.settle_task.path]))
+    with world.clients.context():
+        with pytest.raises(UnknownTaskError):
+            unknown.increment(clients, "a")
+        unknown.flush(clients)
+
+    assert total(world, "a", unknown) == 0

@@ -87,7 +87,7 @@ def test_a_replay_that_fails_is_parked_again(world: World, monkeypatch: pytest.M
 def test_a_parked_item_whose_replay_was_purged_can_be_retried(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D1: its dead task is dealt with; one that waits for its own dead task is left there."""
+    """D7: its dead task is dealt with; one that waits for its own dead task is left there."""
     (accepted,) = put(world, "t", "bad")
     world.settle()
     replay(world)
