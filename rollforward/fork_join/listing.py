@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.batched import batched
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_queue, parked_packs
+from rollforward.fork_join.parked import Replay, forsaken
 from rollforward.fork_join.queue import ForkJoin
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, standing_run
@@ -15,6 +18,8 @@ from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVer
 PATTERN = "fork-join"
 MAX_COUNTED = 1_000
 MAX_PARKED = 20
+# Of parked items that one command retries; give it again for more.
+MAX_RETRIED = 100
 
 
 def queue_details(queue: ForkJoin[Any]) -> RunDetails:
@@ -55,9 +60,22 @@ def retry_parked(clients: Clients, queue: ForkJoin[Any], verb: RunVerb) -> str:
     Raises:
         RunRefusedError: there are none, or the verb is another one.
     """
-    if verb != "retry" or not queue.retry_parked(clients):
+    if verb != "retry" or not _retry_parked(clients, queue):
         raise RunRefusedError("each of its parked items comes back by its dead task: replay that")
     return queue.settings.name
+
+
+def _retry_parked(clients: Clients, queue: ForkJoin[Any]) -> int:
+    retried = 0
+    keys = parked_packs(queue.settings.name).fetch(MAX_COUNTED, **_KEYS)
+    for part in batched(keys, MAX_RETRIED):
+        for pack in forsaken(part)[: MAX_RETRIED - retried]:
+            place = replace(PackId.parse(pack.key.id()), queue=queue.settings.name)
+            queue.replay_task.work(clients, Replay(place.text, pack.batch_key, ""))
+            retried += 1
+        if retried == MAX_RETRIED:
+            break
+    return retried
 
 
 _KEYS = {"keys_only": True}

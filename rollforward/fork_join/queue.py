@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
 
-from rollforward.datastore.batched import batched
 from rollforward.fork_join import sweep as sweeps
 from rollforward.fork_join.batching import epochs
 from rollforward.fork_join.batching.adaptive import BatchPolicy, BatchStats
 from rollforward.fork_join.batching.epochs import MAX_MUTEX_WAIT_S, OpenEpoch, Slot
 from rollforward.fork_join.batching.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
-from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch, parked_packs
+from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
 from rollforward.fork_join.fold import (
     MAX_PACK_WRITES,
     MAX_PACKS,
@@ -40,7 +39,7 @@ from rollforward.fork_join.items import (
     accepted_items,
 )
 from rollforward.fork_join.joiners import Join, Joiners
-from rollforward.fork_join.parked import Replay, forsaken, unpark
+from rollforward.fork_join.parked import Replay, unpark
 from rollforward.fork_join.status import Depth, ItemStatus, depth_of, status_of
 from rollforward.fork_join.sweep import STALE_S, Drain, SweepResult
 from rollforward.fork_join.transactional import current_inserts
@@ -54,7 +53,6 @@ from rollforward.tasks.declaration import Task
 I = TypeVar("I")  # noqa: E741  An item.
 
 LOOK_AGAIN_S = 0.01
-MAX_PARKED = 1_000  # That one call looks at.
 _FORM = """declare a queue in this form, with a dataclass of its items:
     @fork_join("visits", queue="fork-join", period_s=30)
     def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None: ..."""
@@ -312,21 +310,6 @@ class ForkJoin(Generic[I]):
         unpark(pack)
         # Also on a redelivery: the first one may have ended before this.
         self.join_task.enqueue(clients, Join(args.key, pack.epoch))
-
-    def retry_parked(self, clients: Clients, *, limit: int = 100) -> int:
-        """Let parked items without an open dead task be joined again; return how many.
-
-        The others come back by a replay of their dead tasks.
-        """
-        retried = 0
-        for keys in batched(parked_packs(self.name).fetch(MAX_PARKED, keys_only=True), limit):
-            for pack in forsaken(keys)[: limit - retried]:
-                place = replace(PackId.parse(pack.key.id()), queue=self.name)
-                self._replay(clients, Replay(place.text, pack.batch_key, ""))
-                retried += 1
-            if retried == limit:
-                break
-        return retried
 
     # Status
 

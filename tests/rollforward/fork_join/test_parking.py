@@ -11,13 +11,14 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from pydantic import Field
 
-from rollforward.fork_join import ForkJoin
+from rollforward.fork_join import ForkJoin, listing
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join.entities import PackId, WorkReceipt
 from rollforward.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILURES_OF_ALL
 from rollforward.fork_join.joiners import Join
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from rollforward.tasks.errors import Retry, Unavailable
+from rollforward.tasks.runs import RunRefusedError
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
@@ -102,8 +103,9 @@ def test_a_parked_item_whose_replay_was_purged_can_be_retried(
 
     mended(monkeypatch)
     with world.clients.context():
-        assert TALLIES.retry_parked(world.clients) == 1
-        assert TALLIES.retry_parked(world.clients) == 0
+        listing.retry_parked(world.clients, TALLIES, "retry")
+        with pytest.raises(RunRefusedError):
+            listing.retry_parked(world.clients, TALLIES, "retry")
     world.settle()
 
     with world.context():
