@@ -54,7 +54,7 @@ def test_a_post_is_published_once_shown_and_found(world: World, browser: Browser
         assert len(Post.query().fetch(keys_only=True)) == 1
 
 
-@pytest.mark.parametrize("act", ["change_post", "delete_post"])
+@pytest.mark.parametrize("act", ["create_post", "change_post", "delete_post"])
 def test_a_change_whose_commit_is_not_answered_leaves_no_old_front_page(
     browser: Browser, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
@@ -68,11 +68,16 @@ def test_a_change_whose_commit_is_not_answered_leaves_no_old_front_page(
         raise rpc_errors.ServiceUnavailable("the reply is lost")
 
     monkeypatch.setattr(posts, act, unanswered)
-    path = {"change_post": "edit", "delete_post": "delete"}[act]
-    response = browser.post(f"{where}/{path}", {**POST, "title": "On other things"})
+    path = {
+        "create_post": "/blog/posts", "change_post": f"{where}/edit",
+        "delete_post": f"{where}/delete",
+    }[act]  # fmt: skip
+    response = browser.post(path, {**POST, "id": "b" * 32, "title": "On other things"})
+    front = browser.get("/blog").text
 
     assert response.status_code == 503
-    assert "On pages" not in browser.get("/blog").text
+    assert ("On pages" in front) == (act == "create_post")
+    assert ("On other things" in front) == (act != "delete_post")
 
 
 def test_a_form_sent_again_before_its_cookie_came_counts_once(

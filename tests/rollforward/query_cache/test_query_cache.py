@@ -192,6 +192,7 @@ def test_all_works_without_memcached(world: World) -> None:
         assert not room.headlines.invalidate(clients)
         stats = room.headlines.stats(clients)
         assert (stats.uncached, stats.calls, stats.is_shared) == (3, 3, False)
+        assert stats.mean_s is not None
         room.headlines.empty(clients)
         assert room.headlines.stats(clients).calls == 0
 

@@ -118,6 +118,7 @@ def planted(key: str, now_s: float, canary: Path) -> dict[str, bytes | None]:
         "a header alone": head,
         "cut off": good[:-3],
         "a letter changed": good.replace(b"planted", b"plantex"),
+        "of another version": good.replace(head.split(b", ")[0], b"[99", 1),
         "of another key": pack("another key", Envelope(body, now_s, 0.1, 1, 1)),
         "of another type": pack(key, Envelope(b'{"a": 1}', now_s, 0.1, 1, 1)),
         "no JSON": pack(key, Envelope(b"\xff\xfe", now_s, 0.1, 1, 1)),

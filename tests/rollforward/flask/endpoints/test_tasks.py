@@ -53,11 +53,12 @@ def test_a_dead_task_can_be_read_and_its_repetitions_count(queue: Queue, work: W
 
     for _ in range(3):
         queue.deliver(PATH, {"word": "x"}, task_name="t7")
-    queue.deliver(PATH, {"word": "y"}, task_name="t8")
+    queue.deliver(PATH, {"word": "y"}, task_name="t8", retries=2)
 
     first, second = sorted(queue.dead_tasks(), key=lambda dead: dead.task_name)
     assert (first.path, first.queue, first.task_name) == (PATH, "default", "t7")
     assert (first.body, first.count, second.count) == ('{"word": "x"}', 3, 1)
+    assert (first.deliveries, second.deliveries) == (1, 3)
     assert "no such party" in first.reason
     assert not first.resolved
 

@@ -13,7 +13,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.batches import Completed
-from rollforward.flows import changes, sweep, turns, wakes
+from rollforward.flows import changes, inspection, sweep, turns, wakes
 from rollforward.flows.errors import Suspended
 from rollforward.flows.rows import events, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, FlowValue, run_key
@@ -167,6 +167,21 @@ def test_flows_that_deliveries_are_at_are_left_to_the_next_sweep(
     else:
         with pytest.raises(rpc_errors.NotFound):
             sweep._wake(CLIENTS, {}, [], NOON)
+
+
+def test_a_step_that_went_well_at_last_is_no_issue() -> None:
+    """W2: its record keeps the error of the attempt before."""
+    records = {
+        "well": StepRecord("outside", began=1, ended=3, state=DONE, error="once"),
+        "failed": StepRecord("outside", began=1, ended=3, state=FAILED, error="for good"),
+        "retrying": StepRecord("outside", began=1, error="so far"),
+        "waiting": StepRecord("sleep", began=1),
+    }
+    issues = inspection._issues(row_with(), records)
+    assert [(issue.item, issue.outcome, issue.reason) for issue in issues] == [
+        ("failed", "failed", "for good"),
+        ("retrying", "retrying", "so far"),
+    ]
 
 
 def test_large_contents_of_two_events_of_one_transaction_share_no_row(
