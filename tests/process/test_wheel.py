@@ -45,10 +45,12 @@ with serve.test_client() as client:
 """,
 }
 # The local platform, the kit for tests and the commands that start either need an extra.
+# What needs an extra: the local platform, tests, and Apache Beam.
 IMPORTS = """
 import importlib, pkgutil, rollforward
+EXTRAS = ("rollforward.local", "rollforward.testing", "rollforward.cli.", "rollforward.streams.beam.")
 for module in pkgutil.walk_packages(rollforward.__path__, "rollforward."):
-    if not module.name.startswith(("rollforward.local", "rollforward.testing", "rollforward.cli.")):
+    if not module.name.startswith(EXTRAS):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
             print(module.name)
