@@ -48,9 +48,9 @@ with serve.test_client() as client:
 # What needs an extra: the local platform, tests, and Apache Beam.
 IMPORTS = """
 import importlib, pkgutil, rollforward
-EXTRAS = ("rollforward.local", "rollforward.testing", "rollforward.cli.", "rollforward.streams.beam.")
+EXTRAS = ("local", "testing", "cli.", "streams.beam.")
 for module in pkgutil.walk_packages(rollforward.__path__, "rollforward."):
-    if not module.name.startswith(EXTRAS):
+    if not module.name.removeprefix("rollforward.").startswith(EXTRAS):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
             print(module.name)
