@@ -19,7 +19,9 @@ but never fail it, nor make the body run again.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import json
 import logging
 import random
 import re
@@ -125,6 +127,15 @@ class Transaction:
         """
         self.counts[name] += 1
         return self.counts[name]
+
+    def id_of(self, *content: str | None) -> str:
+        """Return an id of this transaction for some content that the body writes.
+
+        A body that runs again gets the same id for the same content, also where it skips a part
+        that it finds done. Equal contents get different ids, in their order.
+        """
+        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return f"{self.id}-{digest}-{self.count(digest)}"
 
     def hook(self, name: str, make: Callable[[], H]) -> H:
         """Return this transaction's hook of a name; make it if there is none yet."""

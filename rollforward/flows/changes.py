@@ -41,7 +41,6 @@ from rollforward.flows.wakes import due_at, wake, wake_after_commit
 from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.idempotency import digest_of
 from rollforward.runtime.sharing.conditional_writes import insert_together
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 
@@ -151,13 +150,11 @@ def signal(
         text = values.dump_plain(payload)
     except BadValueError as error:
         raise BadFlowError(f"payload: {error}") from error
-    digest = digest_of(f"{event}|{text}")
 
     def body() -> bool:
         transaction = current_transaction()
         row = _existing(pending.get(key), flow_id)
-        number = transaction.count(f"event|{key.id()}|{digest}")
-        own = f"{transaction.id}-{digest}-{number}"
+        own = transaction.id_of("event", key.id(), event, text)
         unique = event_id or own
         if unique in row.event_ids:  # By this very call, if a reply was lost.
             return bool(row.event_ids[unique] == transaction.id)

@@ -12,7 +12,6 @@ in doubt looks for them first, and fails if nobody can say any more whether they
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from rollforward.datastore import current
@@ -37,7 +36,8 @@ class TransactionalInserts:
         self._admissions: dict[str, Admission] = {}  # By key, as the packs.
         self._packs: dict[str, PackId] = {}
         self._written: set[str] = set()  # By this attempt.
-        self._doubtful: set[str] = set()  # By attempts that may be committed.
+        # By attempts that may be committed, and why that is not known.
+        self._doubtful: dict[str, Exception] = {}
         self._committed: set[str] = set()
 
     def put(self, insertions: Sequence[Insertion], tag: str | None) -> str:
@@ -55,9 +55,7 @@ class TransactionalInserts:
         if admission is None:
             admission = self._joiners.enter(self._clients, key, len(insertions))
             self._admissions[key] = admission
-        digest = hashlib.sha256(f"{key}\0{tag}\0{items}".encode()).hexdigest()[:16]
-        number = self._transaction.count(f"fork-join:{self._settings.name}|{digest}") - 1
-        id_ = f"{self._transaction.id[:16]}-{number}-{digest}"
+        id_ = self._transaction.id_of("fork-join", self._settings.name, key, tag, items)
         kilobytes = size // 1024
         pack = PackId(self._settings.name, admission.epoch, len(insertions), kilobytes, id_)
         self._packs[key] = pack
@@ -81,15 +79,14 @@ class TransactionalInserts:
         Raises:
             google.api_core.exceptions.GoogleAPICallError: nobody knows; as after the lost reply.
         """
-        if pack not in self._doubtful:
-            return False
-        if pack not in self._committed and current.get_multi([pack_key(pack)])[0] is not None:
+        if pack not in self._doubtful or pack in self._committed:
+            return pack in self._committed
+        if current.get_multi([pack_key(pack)])[0] is not None:
             self._committed.add(pack)
-        is_committed = pack in self._committed
-        epochs, doubt = self._joiners.epochs(self._clients), self._transaction.doubt
-        if not is_committed and epochs.may_be_joined(self._clients, admission):
-            raise doubt or AssertionError("an attempt in doubt has its reason")
-        return is_committed
+            return True
+        if self._joiners.epochs(self._clients).may_be_joined(self._clients, admission):
+            raise self._doubtful[pack]
+        return False
 
     def _stays(self) -> list[tuple[Admission, PackId]]:
         return [(admission, self._packs[key]) for key, admission in self._admissions.items()]
@@ -97,7 +94,7 @@ class TransactionalInserts:
     def on_retry(self, cause: Exception) -> None:
         """Stay: the next attempt writes the same packs."""
         if isinstance(cause, OUTCOME_UNKNOWN):
-            self._doubtful |= self._written
+            self._doubtful |= dict.fromkeys(self._written, cause)
         self._written.clear()
 
     def on_commit(self) -> None:

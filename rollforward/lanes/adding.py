@@ -123,8 +123,7 @@ def add_in_transaction(
     transaction = current_transaction()
     adding = transaction.hook(_HOOK, lambda: _Adding(clients, transaction))
     if len(message.body) > MAX_BODY_BYTES:
-        digest = message.digest(lane_id)
-        owner = f"{transaction.id}-{digest}-{transaction.count(f'{_HOOK}|{digest}')}"
+        owner = transaction.id_of(_HOOK, lane_id, message.digest())
         message = arguments.store_in_transaction(clients, message, owner, expires=False)
     adding.added.append(_Added(task, lane_id, message, is_ordered, after_s))
 

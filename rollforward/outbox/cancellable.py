@@ -140,9 +140,8 @@ def _handle(message: Message, name: Sequence[str | int] | None) -> str:
     """Return the same handle for a task each time the body of a transaction runs."""
     if name is not None:
         return hashed_name("handle", message.path, *name) + NAMED
-    transaction, digest = current_transaction(), message.digest()
-    number = transaction.count(f"cancellable|{digest}")
-    return hashed_name("handle", message.path, transaction.id, digest, number)
+    own = current_transaction().id_of("cancellable", message.digest())
+    return hashed_name("handle", message.path, own)
 
 
 def _is_written(handle: str) -> bool:

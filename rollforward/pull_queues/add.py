@@ -67,10 +67,8 @@ def add_in_transaction(
         rollforward.datastore.transactions.NoTransactionError: there is no transaction.
     """
     check(payload, tag, None)
-    transaction, content = current_transaction(), digest_of(queue, payload, tag)
-    id_ = ItemId(
-        digest_of(transaction.id, content, str(transaction.count(f"pull-queues:{content}")))
-    )
+    transaction = current_transaction()
+    id_ = ItemId(digest_of(transaction.id_of("pull-queues", queue, payload, tag)))
     item = NewItem(id_, payload, tag, delay_s)
     receipt = _receipt(clients, key_of_attempts(queue, id_), item)
     if transaction.doubt is None or receipt.key.get() is None:

@@ -13,7 +13,6 @@ import pydantic
 from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.idempotency import digest_of
 from rollforward.streams.driver import Engine, run_steps
 from rollforward.streams.exchange.ingest import (
     IngestRequest,
@@ -140,10 +139,8 @@ class Pipeline(Declaration):
         check_time(timestamp_ms)
         is_encoded = encoded_of(text) is not None
         sent = text if is_encoded else value
-        transaction = current_transaction()
-        # Also if its body finds another push done when it runs again.
-        digest = digest_of(f"{self.name}|{stream}|{process}|{timestamp_ms}|{text}")
-        id_ = f"{transaction.id}.{digest}.{transaction.count(f'streams {digest}')}"
+        content = self.name, stream, process, str(timestamp_ms), text
+        id_ = current_transaction().id_of("streams", *content)
         outbox.enqueue_with_ack(
             clients,
             push_task(self),
