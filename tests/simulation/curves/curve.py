@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -58,7 +59,7 @@ def play(load: type[Load], n: int, conditions: Conditions) -> Row:
     """Play a load, count for a while, and compare the totals when all is done."""
     workers, clients = load.processes(n, conditions.clients)
     site = Site(CurveApp(), workers, clients, is_limited=conditions.is_limited)  # type: ignore[arg-type]
-    with in_virtual_time(site):
+    with contextlib.closing(site.engine), in_virtual_time(site):
         site.begin(f"{load.__name__} {n}", [], CALM)
         if conditions.at_once:
             site.let_queues_run(conditions.at_once, conditions.queue_rate)
