@@ -55,6 +55,7 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     numbers: dict[str, float | str] = {"computations": len(overview.intervals)}
     if overview.latest:
         numbers["latest_record_at"] = overview.latest / 1000
+    numbers |= _stop_facts(overview)
     numbers |= _source_facts(overview)
     numbers |= _silence_facts(engine, overview)
     numbers |= _subscriber_facts(engine, overview)
@@ -171,6 +172,19 @@ def _all_letters(clients: Clients, pipeline: Pipeline) -> Iterator[DeadLetter]:
         if len(letters) < MAX_REPLAYED:
             return
         start_after = letters[-1].id
+
+
+def _stop_facts(overview: Overview) -> dict[str, float | str]:
+    """Return why nothing of a pipeline is processed, and since when."""
+    stopped = overview.head.stopped
+    if not stopped:
+        return {}
+    facts: dict[str, float | str] = {"stopped": "until it is resumed"}
+    if "import" in stopped:
+        facts["stopped"] = "until the import is finished"
+    if "at_ms" in stopped:
+        facts["stopped_at"] = stopped["at_ms"] / 1000
+    return facts
 
 
 def _source_facts(overview: Overview) -> dict[str, float | str]:

@@ -13,7 +13,7 @@ from rollforward.streams.graph.head import read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.bundle import DEAD_TIMERS, Target, replay_id
 from rollforward.streams.model.codecs import encoded_of
-from rollforward.streams.model.errors import UnknownStreamError
+from rollforward.streams.model.errors import MissingCodeError, UnknownStreamError
 from rollforward.streams.model.records import value_text
 from rollforward.streams.storage.remote_calls import (
     Commit,
@@ -79,7 +79,7 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     Raises:
         UnknownStreamError: the computation does not read the stream any more.
         BadRecordError: its codec cannot decode it.
-        MissingCodeError: this code does not have its codec.
+        MissingCodeError: this code does not have its codec, or the pipeline is stopped.
         ChangedError: every attempt lost its race.
     """
     computation, _, name = id_.partition(":")
@@ -96,6 +96,8 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         if row is None:
             outgoing = in_doubt
             return None
+        if head.body.stopped:  # An export may have read the inbox already.
+            raise MissingCodeError(f"{environment.pipeline.name} is stopped")
         outgoing = _replayed(environment, head.body, row.body)
         # The commit names the head, too, since the records go by its intervals.
         new_head = head.body._replace(replays=head.body.replays + 1)

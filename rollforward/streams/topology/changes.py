@@ -80,6 +80,7 @@ def replace(environment: Environment, name: str, version: int | None) -> Steps[N
     """
     code = _code(environment, name, version)
     head = yield from read_head(environment)
+    _check_not_stopped(environment, head.body)
     tried = running_computations(head.body).get(name)
     stored_versions: Sequence[int] = ()
     if tried is not None and tried.phase == RUNNING and tried.version != code.version:
@@ -205,6 +206,7 @@ def _change_commit(
     """Return the commit of a change; None: there is nothing to change."""
 
     def change(head: Head) -> Head:
+        _check_not_stopped(environment, head)
         computations = changed(head)
         if computations is None:
             return head
@@ -227,6 +229,16 @@ def _change_commit(
     commit.inserts += rows
     commit.puts.append((environment.names.head, head, cut.head.version))
     return commit
+
+
+def _check_not_stopped(environment: Environment, head: Head) -> None:
+    """Check that a pipeline is not stopped: `resume` brings back the topology of before.
+
+    Raises:
+        TopologyError: it is.
+    """
+    if head.stopped:
+        raise TopologyError(f"{environment.pipeline.name} is stopped: resume it first")
 
 
 def _check_without_subscribers(environment: Environment, name: str) -> Steps[None]:

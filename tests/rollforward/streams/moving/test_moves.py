@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollforward.streams import Pipeline, PushSource
+from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.model.codecs import JSON_VALUES
 from rollforward.streams.model.errors import (
     BadLayoutError,
@@ -25,14 +27,20 @@ from rollforward.streams.moving.importing import import_page, import_with, pages
 from rollforward.streams.moving.stopping import resume_steps, stop_steps
 from rollforward.streams.publications import Publication
 from rollforward.streams.scaling.resharding import split
-from rollforward.streams.storage.remote_calls import Commit
-from rollforward.streams.storage.schema import CHUNK, HEAD, LARGE, SLAB
+from rollforward.streams.storage.remote_calls import Commit, Steps
+from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, LARGE, SLAB, DeadRow
+from rollforward.streams.topology import changes
 from tests.rollforward.streams.moving import moves
 from tests.rollforward.streams.packed import PACKED, Packed
 from tests.rollforward.streams.planted import moving as planted
 from tests.rollforward.streams.simulator.driver import Desk
 
 pytestmark = pytest.mark.fast
+
+attach = partial(changes.attach, version=None)
+replace = partial(changes.replace, version=None)
+detach = partial(changes.detach, discard=False)
+discard = partial(changes.detach, discard=True)
 
 
 def test_counts_over_a_move_are_those_of_one_that_has_not_moved(tmp_path: Path) -> None:
@@ -384,6 +392,38 @@ def test_a_stopped_pipeline_is_neither_split_nor_imported_into(export: Path) -> 
         half.do(resume_steps(half.environment))
 
 
+@pytest.mark.parametrize("change", [attach, replace, detach, discard])
+def test_the_topology_of_a_stopped_pipeline_is_not_changed(
+    change: Callable[..., Any], tmp_path: Path
+) -> None:
+    """G22: a resume brings back the topology of before, whose rows would be gone by then."""
+    desk = moves.first_half()
+    path = moves.exported(desk, tmp_path / "export")
+    with pytest.raises(TopologyError, match="moving is stopped: resume it first"):
+        desk.do(change(desk.environment, "large"))
+    moves.go_on(desk)
+    assert moves.exported(desk, tmp_path / "second").read_bytes() == path.read_bytes()
+    desk.do(resume_steps(desk.environment))
+    assert moves.finish(desk, *moves.records(100, 200)) == moves.run_whole()
+
+
+def test_a_dead_timer_of_a_stopped_pipeline_is_not_replayed() -> None:
+    """G22: it would be put behind what an export has read, and be lost by the move."""
+    desk = moves.first_half()
+    dead = DeadRow("large", "a", "no", 1_000, tag="tick", timestamp_ms=1_000, hold=1_000)
+
+    def bury() -> Steps[None]:
+        yield Commit(inserts=[(desk.environment.names.dead("large", "x"), dead)])
+
+    desk.do(bury())
+    chunks = desk.rows(CHUNK)
+    with pytest.raises(MissingCodeError, match="moving is stopped"):
+        desk.do(replay(desk.environment, "large:x"))
+    assert (desk.rows(CHUNK), len(desk.rows(DEAD))) == (chunks, 1)
+    desk.do(resume_steps(desk.environment))
+    assert desk.do(replay(desk.environment, "large:x"))
+
+
 def test_states_of_an_unknown_version_are_refused(export: Path, tmp_path: Path) -> None:
     header = read_header(export)
     later = file_format.Header(**{**vars(header), "versions": {"large": [1, 2]}})
@@ -399,11 +439,9 @@ def test_results_of_another_engine_need_an_id_and_positions(tmp_path: Path) -> N
 
 
 def test_a_pipeline_that_changes_is_not_stopped() -> None:
-    from rollforward.streams.topology.changes import detach
-
     desk = Desk(moves.pipeline())
     desk.push(*moves.records(0, 10))
     desk.run()
-    desk.do(detach(desk.environment, "large", discard=False))
+    desk.do(detach(desk.environment, "large"))
     with pytest.raises(TopologyError, match="its topology is being changed"):
         desk.do(stop_steps(desk.environment))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollforward.streams import FOREVER, entities
+from rollforward.streams.listing import pipeline_details
 from rollforward.streams.moving import export_to, import_from, resume, stop
 from rollforward.tasks.errors import Retry
 from tests.infra.world import World
 from tests.rollforward.streams import harness
 from tests.rollforward.streams.harness import WEBLOG, hits, windows
+
+
+def facts(world: World) -> Mapping[str, Any]:
+    """Return what the console says of the pipeline."""
+    return pipeline_details(world.clients, WEBLOG).numbers
 
 
 def test_windows_over_a_move_are_those_of_one_pipeline(world: World, tmp_path: Path) -> None:
@@ -27,6 +35,7 @@ def test_windows_over_a_move_are_those_of_one_pipeline(world: World, tmp_path: P
         stop(world.clients, WEBLOG)
         with pytest.raises(Retry):
             WEBLOG.push(world.clients, "requests", hits(("5", "/", 63_000)))
+        assert facts(world)["stopped"] == "until it is resumed"
         header = export_to(world.clients, WEBLOG, path)
         assert header.sources == [["requests", "", 60_000, None]]
         harness.delete_rows(entities)
@@ -35,6 +44,7 @@ def test_windows_over_a_move_are_those_of_one_pipeline(world: World, tmp_path: P
         rest = hits(("5", "/", 63_000), ("4", "/", 62_000))
         WEBLOG.push(world.clients, "requests", rest, watermark=FOREVER)
         resume(world.clients, WEBLOG)
+        assert "stopped" not in facts(world)
     world.settle()
 
     assert windows(world) == {
