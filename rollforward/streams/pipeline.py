@@ -38,7 +38,7 @@ from rollforward.streams.model.sources import PullSource, PushSource
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
 from rollforward.streams.storage.remote_calls import CreateTasks, Key, RepeatedError, Steps
 from rollforward.streams.storage.schema import OUTBOX
-from rollforward.streams.stream_tasks import TICKS_QUEUE
+from rollforward.streams.stream_tasks import TICKS_QUEUE, check_known
 from rollforward.streams.topology import changes
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
@@ -365,6 +365,7 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
     """Return the task that ingests the pushes of transactions, always the same."""
 
     def push(clients: Clients, args: PushLater) -> None:
+        check_known(pipeline, args.stream, args.process)
         _check_push(pipeline, args.stream, args.process)
         engine = Engine(clients, pipeline)
         try:

@@ -14,12 +14,14 @@ from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import Steps, Wake
 from rollforward.streams.workers.lease import defer_to_other_version
 from rollforward.streams.workers.sink_worker import SinkWorker
 from rollforward.streams.workers.worker import Worker
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import OtherVersionError
 
 # Long tasks: workers and reads of sources.
 QUEUE = "streams"
@@ -64,7 +66,8 @@ class Tasks:
 
         def pull_from(clients: Clients, args: Pull) -> None:
             stream, _, partition = args.stream.partition("/")
-            run_steps(clients, pipeline, pull, pipeline.source(stream).stream, partition)
+            check_known(pipeline, stream, partition)
+            run_steps(clients, pipeline, pull, stream, partition)
 
         self.work = Task(f"{path}/work", QUEUE, Work, work_on)
         self.tick = Task(f"{path}/tick", TICKS_QUEUE, Tick, tick_once)
@@ -83,6 +86,18 @@ class Tasks:
         if slot < 0:
             return self.pull.message(Pull(name), name=wake.name, at=at)
         return self.work.message(Work(name, slot), name=wake.name, at=at)
+
+
+def check_known(pipeline: Declaration, stream: str, process: str) -> None:
+    """Check that this code has a source that a task is for.
+
+    Raises:
+        OtherVersionError: only another version may have the source, or its process or partition.
+    """
+    try:
+        pipeline.check_process(stream, process)
+    except UnknownStreamError as error:
+        raise OtherVersionError(f"{pipeline.name}: {error}") from error
 
 
 def worker_steps(environment: Environment, computation: str, lo: int) -> Steps[Any]:

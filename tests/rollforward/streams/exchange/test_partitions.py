@@ -21,13 +21,17 @@ from rollforward.streams import (
 )
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.coordinator import tick
+from rollforward.streams.driver import tasks_of
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import MissingCodeError, UnknownStreamError
 from rollforward.streams.model.limits import Limits
+from rollforward.streams.pipeline import PushLater, push_task
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, CreateTasks
+from rollforward.streams.stream_tasks import Pull
+from rollforward.tasks.errors import OtherVersionError
 from tests.infra.world import Services
-from tests.rollforward.streams.harness import stream_world
+from tests.rollforward.streams.harness import WEBLOG, stream_world
 from tests.rollforward.streams.simulator.driver import Desk
 
 MINUTE_S = 60
@@ -150,6 +154,18 @@ def test_a_partition_that_the_code_no_longer_has_is_ignored_after_a_minute() -> 
         reached.append(desk.head.sources["log"])
 
     assert reached == [5, 11]
+
+
+def test_tasks_of_a_source_that_only_another_version_has_wait_for_it() -> None:
+    """G15: they have not failed; and those of one that was removed come to an end."""
+    nobody: Any = None
+    pull_task = tasks_of(desk_of(Logs("a").source()).pipeline).pull
+    for name in ("gone", "gone/a", "log/gone", "log"):
+        with pytest.raises(OtherVersionError, match="has no"):
+            pull_task.work(nobody, Pull(name))
+    for place in (("gone", ""), ("requests", "gone")):
+        with pytest.raises(OtherVersionError, match="has no"):
+            push_task(WEBLOG).work(nobody, PushLater(*place, "id", {}, 1))
 
 
 def test_a_partition_that_is_added_brings_all_its_records() -> None:
