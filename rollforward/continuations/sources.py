@@ -8,6 +8,7 @@ run: a key does, an offset into a changing list does not.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,6 +22,8 @@ I_co = TypeVar("I_co", covariant=True)
 
 # Of the sample that a split is cut from, how many keys stand for one chain.
 SAMPLES_PER_CHAIN = 32
+# A page's row of 1 MiB names its items in JSON, and has a reason for each of 1,000 besides.
+MAX_NAMES_BYTES = 350_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,14 @@ class Source(Protocol[I_co]):
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[I_co | None]:
         """Return items read before, in the order of their names; None: it is gone."""
         ...
+
+
+def read_page(source: Source[I], span: Span, size: int) -> Slice[I]:
+    """Return the first items of a span, at most `size`, and no more than a page's row can name."""
+    read = source.read(span, size)
+    bytes_of = (len(json.dumps(name)) + len(", ") for name in read.names)
+    fitting = sum(in_all <= MAX_NAMES_BYTES for in_all in itertools.accumulate(bytes_of))
+    return read if fitting == len(read.names) else source.read(span, max(1, fitting))
 
 
 class EntitySource:

@@ -32,7 +32,7 @@ from rollforward.continuations.pages.lease import (
     PageLease,
 )
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
-from rollforward.continuations.sources import Slice, Span
+from rollforward.continuations.sources import Slice, Span, read_page
 from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
@@ -212,7 +212,7 @@ class _PageAttempt:
         draft = None
         if page is None:
             span = Span(self.args.after, self.run.spans[self.args.chain][1])
-            read = self.source.read(span, self.run.page_size)
+            read = read_page(self.source, span, self.run.page_size)
             draft, items = self._draft(read), read.items
         page, is_draft = self.lease.take(draft)
         if page.done:

@@ -14,18 +14,17 @@ from rollforward.continuations.jobs import (
     RefusedItemError,
     SkippedItemError,
 )
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import storable, within_json
 
+# A page's row of 1 MiB has the reasons of 1,000 items in JSON, and the names of the items besides.
+MAX_REASON_BYTES = 600
 # An item's letter, and the reason when there is one.
 Receipt = tuple[str, str]
 
 
 def receipt_of(error: ItemError | None) -> Receipt:
     """Return the receipt of an item that ended so; None: it is done."""
-    reason = storable(str(error or ""), 300)
-    # A page of 500 reasons must fit into its row, where JSON writes other letters six times as
-    # long.
-    return _letter(error), reason if reason.isascii() else reason[:100]
+    return _letter(error), within_json(storable(str(error or ""), 300), MAX_REASON_BYTES)
 
 
 def _letter(error: ItemError | None) -> str:

@@ -25,6 +25,7 @@ from rollforward.continuations.jobs import (
 )
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import item_issues, progress, run_of
+from rollforward.continuations.sources import EntitySource
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks import dead_tasks
@@ -59,6 +60,31 @@ def test_each_item_is_applied_once_and_the_chain_ends(world: World, count: int) 
         count,
         count,
     )
+
+
+@pytest.mark.parametrize("letter", ["\x01", "\U0001f600"])
+def test_a_page_holds_what_its_row_can_name(world: World, letter: str) -> None:
+    """A1: pages of 1,000 with the longest names and a reason of each item are cut to fit."""
+
+    def refuse(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        return [RefusedItemError(letter * 300) for _ in items]
+
+    def source(args: Walk) -> EntitySource:
+        return EntitySource(Item)
+
+    job = Job("apply", "fan-out", Walk, source, check=refuse, page_size=MAX_PAGE_SIZE)
+    world = World(world.services, [job])
+    with world.context():
+        items = [Item(id=f"{number:04d}".ljust(1_400, "n")) for number in range(1_000)]
+        for start in range(0, len(items), 250):
+            ndb.put_multi(items[start : start + 250])
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        current = progress("run")
+    assert (current.state, current.totals.failed) == (FINISHED, 1_000)
+    assert 1 < current.totals.pages < 10
 
 
 def test_items_of_others_are_left_alone(world: World) -> None:
