@@ -43,6 +43,8 @@ MAX_GROUP_WAIT_S = 0.05
 LINGER_S = 0.008
 # Counters that one sweep settles; the next one continues.
 MAX_SETTLED = 200
+# The sweep creates the task of a counter that stays due once in so long.
+SETTLED_AGAIN_S = 600.0
 
 
 class NotShardedError(TypeError):
@@ -300,9 +302,16 @@ class Counter:
         """Enqueue the tasks that drain and shrink due counters; return their number."""
         if self._gathered:
             return 0
-        at = naive_utc(clients.clock.now())
-        due = due_configs(self.name, at).fetch(MAX_SETTLED, keys_only=True)
-        self.settle_task.enqueue_many(clients, [Settle(key_of_config(key)) for key in due])
+        now = clients.clock.now()
+        due = due_configs(self.name, naive_utc(now)).fetch(MAX_SETTLED)
+        keys = [key_of_config(config.key) for config in due]
+        # A task that waits in a paused queue is not created again, one that was purged is.
+        turn = int(now.timestamp() // SETTLED_AGAIN_S)
+        names = [
+            (self.name, key, config.generation, config.due, turn)
+            for key, config in zip(keys, due, strict=True)
+        ]
+        self.settle_task.enqueue_many(clients, [Settle(key) for key in keys], names=names)
         return len(due)
 
     def _settle(self, clients: Clients, args: Settle) -> None:

@@ -174,7 +174,9 @@ class Steps:
         now_s = self._attempt.now_s()
         until_s = until.timestamp() if until is not None else now_s + wait_s
         is_over = partial(waits.is_over, self._attempt, name, until_s)
-        with self._entered(name, "sleep", is_over):
+        with self._entered(name, "sleep", is_over) as record:
+            if record is None and until is not None and until.tzinfo is None:
+                raise BadStepError(f"the step {name!r} must wait until an aware time, got {until}")
             waits.check_ahead(name, until_s - now_s)
             if not is_over():
                 waits.sleep(self._attempt, name, until_s)

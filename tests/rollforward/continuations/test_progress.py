@@ -129,7 +129,7 @@ def test_a_commit_whose_reply_was_lost_breaks_off_no_attempt(services: Services)
 
 
 def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> None:
-    """A page of 1,000 fits into its row: JSON writes letters that are not ASCII six times as long."""
+    """A page of 1,000 fits into its row: JSON writes letters beyond ASCII six times as long."""
     reasons = ["x" * 400, "é" * 400]
     job = Job(
         "apply",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable
 from functools import partial
@@ -77,6 +78,11 @@ STEPS: dict[str, tuple[Code, str, int]] = {
     "no name": (lambda step: step.sleep("", days=1), "1 to 60 bytes", 0),
     "a bar in a name": (lambda step: step.sleep("a|b", days=1), "must not have", 0),
     "a long sleep": (lambda step: step.sleep("a", days=4000), "ten years", 0),
+    "a sleep until a naive time": (
+        lambda step: step.sleep("a", until=datetime.datetime(2030, 5, 1)),  # noqa: DTZ001
+        "aware time",
+        0,
+    ),
     "a long wait": (lambda step: step.wait_for("a", timeout_s=1e12), "ten years", 0),
     "a step of a commit": (
         lambda step: step.commit("a", lambda: step.outside("b", CODE.act, "b")),
