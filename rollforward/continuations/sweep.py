@@ -38,7 +38,8 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.jobs import Jobs
 from rollforward.continuations.pages.attempt import PageArgs, page_task
-from rollforward.continuations.pages.totals import count_forgotten, is_forgotten
+from rollforward.continuations.pages.slots import count_forgotten
+from rollforward.continuations.pages.totals import is_forgotten
 from rollforward.continuations.upload_entities import expired_chunks
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients

@@ -21,7 +21,7 @@ from rollforward.continuations.entities import (
     heartbeat_key,
 )
 from rollforward.continuations.jobs import Job
-from rollforward.continuations.pages.totals import RunSlots, SlotsBusyError, slots_of
+from rollforward.continuations.pages.slots import RunSlots, SlotsBusyError, slots_of
 from rollforward.datastore.transactions import RETRIED, transact
 from rollforward.datastore.versions import CHANGED, commit_unchanged
 from rollforward.runtime.clients import Clients

@@ -1,34 +1,19 @@
 """Totals of a run, kept in eight rows, so that its progress is read without its pages.
 
-An attempt that gives its page back adds the page's receipts to one of the run's slots, less those
-that were counted before. The page and the slot change in one commit, and the page keeps the counted
-sums. So a commit that was made twice, or whose reply was lost, counts once.
-
-Each process prefers a slot of its own, and remembers its version. Then the commit takes one round
-trip, as without totals. A process that finds a slot changed by another one takes the next, and so
-does a thread that finds it in use. A process with many threads uses all eight.
-
-A commit with effects of its own is a transaction. It reads a slot last and locks it for a moment
-only, and one that counts nothing reads none. Slots take turns there.
+A page and a slot that has its sums change in one commit, and the page keeps the counted sums. So a
+commit that was made twice, or whose reply was lost, counts once.
 
 An older version of the code writes pages and counts nothing. The next attempt at
 a page counts it, or the sweep. A run that the older version started has no slots: its pages are
 read.
-
-Lost on failure: nothing. An attempt that takes over counts the receipts of one that died.
 """
 
 from __future__ import annotations
 
 import datetime
-import itertools
-import threading
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -41,19 +26,9 @@ from rollforward.continuations.entities import (
     ContinuationTotals,
     totals_keys,
 )
-from rollforward.datastore.transactions import transact
-from rollforward.datastore.versions import read_versions
-from rollforward.runtime.clients import Clients
-from rollforward.runtime.run_each import run_each
 
 # The rate of so long ago counts, once the run has lasted twice as long.
 RECENT_S = 5.0
-# Runs whose slots a process remembers.
-MAX_RUNS = 100
-# A thread waits so long for a slot of its own; then it counts in a transaction, beside others.
-MAX_WAIT_S = 1.0
-# So many pages that fail one after another say that the service is unavailable, not the pages.
-MAX_FAILED_IN_A_ROW = 3
 
 
 @dataclass
@@ -151,7 +126,7 @@ class KeptTotals:
 
     def ended_since(self, since: datetime.datetime) -> int:
         """Return how many items ended after a time, within the last few seconds."""
-        return sum(count for second, count in self.lately.items() if second > _second(since))
+        return sum(count for second, count in self.lately.items() if second > second_of(since))
 
 
 def kept_totals(run_id: str) -> KeptTotals:
@@ -166,161 +141,6 @@ def kept_totals_of(run_ids: Sequence[str]) -> dict[str, KeptTotals]:
     return {run_id: KeptTotals.of(islice(slots, TOTALS_SLOTS)) for run_id in run_ids}
 
 
-def _second(at: datetime.datetime) -> int:
+def second_of(at: datetime.datetime) -> int:
+    """Return a naive time's second since 1970."""
     return int(at.replace(tzinfo=datetime.UTC).timestamp())
-
-
-def _count(page: ContinuationPage, slot: ContinuationTotals) -> bool:
-    """Add the sums of a page that no slot has to one; return whether there were any."""
-    share = uncounted(page)
-    if share.is_zero:
-        return False
-    sums = PageSums.load(slot.sums)
-    sums += share
-    slot.sums = sums.dump()
-    slot.updated_at = max(slot.updated_at, page.updated_at)
-    now = _second(page.updated_at)
-    lately = Counter(dict(slot.lately))
-    lately[now] += share.ended
-    slot.lately = [pair for pair in sorted(lately.items()) if abs(now - pair[0]) <= 2 * RECENT_S]
-    page.counted = PageSums.of(page).dump()
-    return True
-
-
-def _new_slot(key: Any, page: ContinuationPage) -> ContinuationTotals:
-    return ContinuationTotals(key=key, sums=PageSums().dump(), updated_at=page.updated_at)
-
-
-class SlotsBusyError(Exception):
-    """Other threads hold all slots of the run, and none became free in time."""
-
-
-class Slot:
-    """A slot that this process uses, and its version, once known; `RunSlots.one` holds it."""
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-        self._latest: tuple[ContinuationTotals | None, int | None] | None = None
-        self._changed: ContinuationTotals | None = None
-
-    def count(self, clients: Clients, page: ContinuationPage) -> list[tuple[ndb.Model, int | None]]:
-        """Count a page; return the row to write with it, and its version; outside transactions."""
-        latest, self._latest = self._latest, None
-        if latest is None:
-            [read] = read_versions(clients.datastore, [self.key])
-            latest = read or (None, None)
-        row = latest[0] or _new_slot(self.key, page)
-        if not _count(page, row):
-            return []
-        self._changed = row
-        return [(row, latest[1])]
-
-    def written(self, version: int) -> None:
-        """Note the version of the row that `count` returned, once it is committed."""
-        self._latest = (self._changed, version)
-
-    def forget(self) -> None:
-        """Forget the version: a transaction may change the row. One that is stale does no harm."""
-        self._latest = None
-
-
-class RunSlots:
-    """The slots of a run, as a process uses them."""
-
-    def __init__(self, keys: Sequence[Any], first: int) -> None:
-        self._slots = [Slot(key) for key in keys]
-        self._first = first
-        self._turns = itertools.count(first)
-        self._free = set(self._slots)
-        self._freed = threading.Condition()
-
-    @contextmanager
-    def one(self) -> Iterator[Slot]:
-        """Hold a slot that no other thread holds, for one commit: the preferred one, if it is free.
-
-        Raises:
-            SlotsBusyError: none became free.
-        """
-        slot = self._take()
-        try:
-            yield slot
-        finally:
-            with self._freed:
-                self._free.add(slot)
-                self._freed.notify()
-
-    def _take(self) -> Slot:
-        with self._freed:
-            if not self._freed.wait_for(lambda: self._free, MAX_WAIT_S):
-                raise SlotsBusyError
-            in_order = self._slots[self._first :] + self._slots[: self._first]
-            slot = next(slot for slot in in_order if slot in self._free)
-            self._free.remove(slot)
-            return slot
-
-    def count_in_transaction(self, page: ContinuationPage) -> list[ndb.Model]:
-        """Count a page; return the row to put with it; in a transaction, as its last read.
-
-        No thread waits for another one here: slots take turns, also when the transaction runs
-        again. A page with nothing to count reads none.
-        """
-        if uncounted(page).is_zero:
-            return []
-        slot = self._slots[next(self._turns) % TOTALS_SLOTS]
-        slot.forget()
-        row = slot.key.get() or _new_slot(slot.key, page)
-        _count(page, row)
-        return [row]
-
-    def prefer_next(self) -> None:
-        """Take the next slot from now on: another process uses this one."""
-        self._first = (self._first + 1) % TOTALS_SLOTS
-
-
-class ProcessSlots:
-    """The slots of the runs that a process has worked on last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: dict[Any, RunSlots] = {}  # The one used last comes last.
-
-    def of(self, run_id: str, owner: str) -> RunSlots:
-        """Return the slots of a run; the first attempt's owner chooses which is preferred."""
-        keys = totals_keys(run_id)
-        with self._lock:
-            slots = self._runs.pop(keys[0], None)
-            if slots is None:
-                slots = RunSlots(keys, zlib.crc32(owner.encode()) % TOTALS_SLOTS)
-            self._runs[keys[0]] = slots
-            if len(self._runs) > MAX_RUNS:
-                self._runs.pop(next(iter(self._runs)))
-            return slots
-
-
-def slots_of(clients: Clients, run_id: str, owner: str) -> RunSlots:
-    """Return the slots of a run, as this process uses them."""
-    state = clients.process_state.get_or_create("continuation slots", ProcessSlots)
-    return state.of(run_id, owner)
-
-
-def count_forgotten(clients: Clients, run_id: str, keys: Sequence[Any]) -> list[Any]:
-    """Count pages that another version of the code has given back, by their keys.
-
-    Returns the keys of those that could not be counted now; why is logged.
-    """
-    slots = slots_of(clients, run_id, clients.new_owner())
-    uncounted_keys = dict.fromkeys(keys)
-
-    def count(key: Any) -> None:
-        transact(lambda: _count_forgotten(slots, key))
-        del uncounted_keys[key]
-
-    actions = [(f"page {key.id()} could not be counted", partial(count, key)) for key in keys]
-    run_each(actions, max_unavailable=MAX_FAILED_IN_A_ROW)
-    return list(uncounted_keys)
-
-
-def _count_forgotten(slots: RunSlots, key: Any) -> None:
-    page = key.get()
-    if page is not None and is_forgotten(page):
-        ndb.put_multi([page, *slots.count_in_transaction(page)])

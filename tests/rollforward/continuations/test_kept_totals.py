@@ -28,16 +28,10 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.jobs import Job
-from rollforward.continuations.pages import seen_pages, totals
-from rollforward.continuations.pages.totals import (
-    PageSums,
-    RunSlots,
-    SlotsBusyError,
-    is_forgotten,
-    kept_totals,
-    slots_of,
-    uncounted,
-)
+from rollforward.continuations.pages import seen_pages
+from rollforward.continuations.pages import slots as run_slots
+from rollforward.continuations.pages.slots import RunSlots, SlotsBusyError, slots_of
+from rollforward.continuations.pages.totals import PageSums, is_forgotten, kept_totals, uncounted
 from rollforward.continuations.progress import RunTotals, progress
 from rollforward.continuations.sweep import delete_expired, sweep
 from rollforward.datastore.transactions import transact
@@ -252,7 +246,7 @@ def test_no_delivery_waits_for_slots_that_other_threads_hold(
     services: Services, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """They hang in a commit: it counts in a transaction instead."""
-    monkeypatch.setattr(totals, "MAX_WAIT_S", 0.0)
+    monkeypatch.setattr(run_slots, "MAX_WAIT_S", 0.0)
     job = APPLY if kind == "apply" else deliver_job(Counter())
     world = World(services, [job])
     start(world, 6, job=job)
@@ -306,7 +300,7 @@ def test_pages_are_woken_though_none_can_be_counted_and_the_mark_does_not_pass_t
 
         world.clock.sleep(60)
         with monkeypatch.context() as broken:
-            broken.setattr(totals, "_count_forgotten", fail)
+            broken.setattr(run_slots, "_count_forgotten", fail)
             assert sweep(world.clients, {APPLY.name: APPLY}) > 0
         assert is_forgotten(page_key("run", 0, 1).get())
         assert (run_key("run").get().closed or {}).get("0", 0) <= 1
