@@ -8,7 +8,8 @@ trip, as without totals. A process that finds a slot changed by another one take
 does a thread that finds it in use. A process with many threads uses all eight.
 
 A commit with effects of its own is a transaction. It reads a slot last and locks it for a moment
-only, and one that counts nothing reads none. Slots take turns there.
+only, and one that counts nothing reads none. The slots of a process take turns there: all eight, or
+half as many whenever it loses one to another process, down to one. So processes part soon.
 
 Lost on failure: nothing. An attempt that takes over counts the receipts of one that died.
 """
@@ -24,6 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.continuations.entities import (
@@ -39,7 +41,7 @@ from rollforward.continuations.pages.totals import (
     second_of,
     uncounted,
 )
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.datastore.versions import read_versions
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.run_each import run_each
@@ -110,10 +112,12 @@ class RunSlots:
     """The slots of a run, as a process uses them."""
 
     def __init__(self, keys: Sequence[Any], first: int) -> None:
-        self._slots = [Slot(key) for key in keys]
-        self._first = first
-        self._turns = itertools.count(first)
-        self._free = set(self._slots)
+        slots = [Slot(key) for key in keys]
+        self._preferred = slots[first:] + slots[:first]
+        # Transactions take turns with so many of them.
+        self._width = len(slots)
+        self._turns = itertools.count()
+        self._free = set(slots)
         self._freed = threading.Condition()
 
     @contextmanager
@@ -127,18 +131,20 @@ class RunSlots:
         try:
             yield slot
         finally:
-            with self._freed:
-                self._free.add(slot)
-                self._freed.notify()
+            self._release(slot)
 
     def _take(self) -> Slot:
         with self._freed:
             if not self._freed.wait_for(lambda: self._free, MAX_WAIT_S):
                 raise SlotsBusyError
-            in_order = self._slots[self._first :] + self._slots[: self._first]
-            slot = next(slot for slot in in_order if slot in self._free)
+            slot = next(slot for slot in self._preferred if slot in self._free)
             self._free.remove(slot)
             return slot
+
+    def _release(self, slot: Slot) -> None:
+        with self._freed:
+            self._free.add(slot)
+            self._freed.notify()
 
     def count_in_transaction(self, page: ContinuationPage) -> list[ndb.Model]:
         """Count a page; return the row to put with it; in a transaction, as its last read.
@@ -148,15 +154,75 @@ class RunSlots:
         """
         if uncounted(page).is_zero:
             return []
-        slot = self._slots[next(self._turns) % TOTALS_SLOTS]
+        slot = current_transaction().hook(f"slots {id(self)}", lambda: _Turn(self)).take()
         slot.forget()
         row = slot.key.get() or _new_slot(slot.key, page)
         _count(page, row)
         return [row]
 
+    def take_turn(self) -> tuple[Slot, bool]:
+        """Return the slot whose turn it is, and whether no other thread holds it."""
+        with self._freed:
+            turn = next(self._turns) % self._width
+            turns = self._preferred[: self._width]
+            in_order = turns[turn:] + turns[:turn] + self._preferred[self._width :]
+            slot = next((slot for slot in in_order if slot in self._free), None)
+            if slot is None:
+                return in_order[0], False
+            self._free.remove(slot)
+            return slot, True
+
+    def end_turn(self, slot: Slot, *, is_free: bool, is_lost: bool) -> None:
+        """End what `take_turn` began.
+
+        Args:
+            is_lost: Another process may have changed the slot meanwhile. They would meet again at
+                the next one, where both go, so this one leaves half of the slots to it.
+        """
+        if is_free:
+            self._release(slot)
+        if is_lost:
+            with self._freed:
+                self._leave(slot)
+
+    def _leave(self, slot: Slot) -> None:
+        """Take turns with the half of the slots that this one is not among."""
+        turns, others = self._preferred[: self._width], self._preferred[self._width :]
+        if slot in turns:
+            self._width = max(1, self._width // 2)
+            if slot in turns[: self._width]:
+                self._preferred = turns[self._width :] + others + turns[: self._width]
+
     def prefer_next(self) -> None:
         """Take the next slot from now on: another process uses this one."""
-        self._first = (self._first + 1) % TOTALS_SLOTS
+        with self._freed:
+            self._preferred = self._preferred[1:] + self._preferred[:1]
+
+
+class _Turn:
+    """A transaction's turn at the slots, which ends with each attempt."""
+
+    def __init__(self, slots: RunSlots) -> None:
+        self._slots = slots
+        self._taken: list[tuple[Slot, bool]] = []
+
+    def take(self) -> Slot:
+        self._taken.append(self._slots.take_turn())
+        return self._taken[-1][0]
+
+    def on_retry(self, cause: Exception) -> None:
+        self._end(is_lost=isinstance(cause, rpc_errors.Aborted))
+
+    def on_commit(self) -> None:
+        self._end(is_lost=False)
+
+    def on_give_up(self) -> None:
+        self._end(is_lost=False)
+
+    def _end(self, *, is_lost: bool) -> None:
+        taken, self._taken = self._taken, []
+        for slot, is_free in taken:
+            self._slots.end_turn(slot, is_free=is_free, is_lost=is_lost)
 
 
 class ProcessSlots:

@@ -26,6 +26,7 @@ from rollforward.continuations.entities import (
     page_key,
     pages_of,
     run_key,
+    totals_keys,
 )
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages import seen_pages
@@ -278,6 +279,58 @@ def test_transactions_take_turns_at_the_slots_and_read_none_that_they_do_not_cha
         slots = slots_of(world.clients, "run", "an owner")
         assert transact(lambda: slots.count_in_transaction(page)) == []
         assert world.clients.meter.total().reads == before
+
+
+@pytest.mark.parametrize("first", range(TOTALS_SLOTS))
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_processes_that_meet_at_the_slots_part(first: int, threads: int) -> None:
+    """Else they go on in step, and one of them repeats each of its transactions."""
+    keys, random_ = [*"abcdefgh"], random.Random(first)
+    processes = [RunSlots(keys, 0), RunSlots(keys, first)]
+    met: list[int] = []
+    for _ in range(50):
+        turns = [[process.take_turn() for _ in range(threads)] for process in processes]
+        used = [{slot.key for slot, _ in taken} for taken in turns]
+        assert [len(each) for each in used] == [threads, threads]
+        loser = random_.randrange(2)
+        for n, process in enumerate(processes):
+            for slot, is_free in turns[n]:
+                is_lost = n == loser and slot.key in used[1 - n]
+                process.end_turn(slot, is_free=is_free, is_lost=is_lost)
+        met.append(len(used[0] & used[1]))
+    assert sum(map(bool, met)) <= 10
+    assert not any(met[25:])
+
+
+@pytest.mark.parametrize(
+    "error", [rpc_errors.Aborted("busy"), rpc_errors.ServiceUnavailable("gone")]
+)
+def test_a_transaction_gives_its_slot_back_however_it_ends(
+    world: World, error: rpc_errors.GoogleAPICallError
+) -> None:
+    """A lost race leaves half of the slots to others; the outcome of a lost reply says nothing."""
+    start(world, 2 * TOTALS_SLOTS)
+    world.settle()
+    used: list[Any] = []
+
+    def count(slots: RunSlots) -> None:
+        page = pages_of("run").get()
+        page.counted = None
+        used.extend(row.key for row in slots.count_in_transaction(page))
+        if len(used) == 1:
+            raise error
+        raise ValueError("the end")
+
+    with world.context():
+        slots = RunSlots(totals_keys("run"), 0)
+        with pytest.raises(ValueError, match="the end"):
+            transact(lambda: count(slots), sleep=world.clock.sleep)
+        assert used[0] == totals_keys("run")[0]
+        is_lost = isinstance(error, rpc_errors.Aborted)
+        assert (used[1] in totals_keys("run")[4:]) == is_lost
+        with contextlib.ExitStack() as held:
+            for _ in range(TOTALS_SLOTS):
+                held.enter_context(slots.one())
 
 
 def test_pages_are_woken_though_none_can_be_counted_and_the_mark_does_not_pass_them(
