@@ -119,6 +119,8 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
         if step:
             pages.append(args)
             hour = int(age_s / 3600)  # From the second on, a wake an hour.
+            if run.state == FINISHED and hour >= 24:
+                hour -= hour % 24  # Its job fails whenever it is told: one wake a day.
             wake = (progressed_at.isoformat(), int(stale_s), min(step, 7), hour)
             names.append(("wake", *args.task_name, *wake))
     woken = sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0

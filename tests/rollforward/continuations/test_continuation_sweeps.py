@@ -24,6 +24,7 @@ from rollforward.continuations.errors import OtherJobError
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress
+from rollforward.runtime.clients import Clients
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.testing.services import LOCATION, PROJECT
 from tests.infra.runs import sampling
@@ -255,6 +256,33 @@ def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
     )
     assert len(woken) <= 12
     assert len(set(names)) == len(names) == len(woken)
+
+
+@one_emulator
+def test_a_job_that_cannot_be_told_of_the_end_is_told_again_once_a_day(services: Services) -> None:
+    """A3: each time it fails, it leaves a dead task to a person: few, after the first day."""
+
+    def fail(clients: Clients, args: Walk) -> None:
+        raise ValueError("no")
+
+    job = replace(APPLY, name="told", on_finished=fail)
+    world = World(services, [job])
+    put_items(world, 1)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+    assert world.deliver(world.engine.due()[0].task_name) == 422
+    assert state(world, "run") == FINISHED
+    purge(world)
+    woken: list[int] = []
+    for hour in range(1, 24 * 4):
+        world.clock.sleep(3600)
+        with world.context():
+            if sweep.sweep(world.clients, {job.name: job}):
+                woken.append(hour)
+        purge(world)
+
+    assert len([hour for hour in woken if hour < 24]) > 12
+    assert [hour // 24 for hour in woken if hour >= 25] == [2, 3]
 
 
 def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
