@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from rollforward.counters.counter import SETTLED_AGAIN_S
+from rollforward.counters.entities import config_key
 from tests.infra.world import World
-from tests.rollforward.counters.counts import VOTES, WAYS, add, config, contend, resize, total
+from tests.rollforward.counters.counts import (
+    LIKES,
+    VOTES,
+    WAYS,
+    add,
+    config,
+    contend,
+    resize,
+    total,
+)
 
 pytestmark = [WAYS, pytest.mark.fast]
 
@@ -53,3 +64,36 @@ def test_a_counter_with_all_its_shards_does_not_shrink_while_it_has_conflicts(
 
     assert config(world, "a", VOTES).shards == 8
     assert total(world, "a", VOTES) == 16
+
+
+def test_a_counter_that_stays_due_gets_a_task_once_in_ten_minutes(world: World) -> None:
+    """E2: also if its queue is paused; a purge of the queue delays it no longer."""
+    add(world, "a")
+    resize(world, "a", 4)
+    resize(world, "a", 2)
+    world.engine.reset()
+    for _ in range(5):
+        world.sweep()
+    waiting = len(world.engine.due())
+    world.engine.reset()
+    world.clock.sleep(SETTLED_AGAIN_S)
+    world.sweep()
+    world.settle()
+
+    assert waiting == 1
+    assert config(world, "a").read_shards == 2
+
+
+def test_a_sweep_settles_what_is_due_of_its_own_counter_alone(world: World) -> None:
+    """An idle counter costs nothing."""
+    add(world, "rest")
+    resize(world, "a", 4)
+    resize(world, "a", 2)
+    world.engine.reset()
+    with world.context():
+        assert LIKES.sweep(world.clients) == 1
+        assert VOTES.sweep(world.clients) == 0
+    world.settle()
+    with world.context():
+        assert LIKES.sweep(world.clients) == 0
+        assert config_key("likes", "a").get().read_shards == 2

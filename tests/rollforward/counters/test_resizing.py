@@ -15,7 +15,6 @@ from google.cloud import ndb
 from rollforward.counters import NotShardedError, OutcomeUnknownError
 from rollforward.counters import resize as counter_resize
 from rollforward.counters import shard_maps as counter_shard_maps
-from rollforward.counters.counter import SETTLED_AGAIN_S
 from rollforward.counters.entities import config_key
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
@@ -409,39 +408,6 @@ def test_a_counter_with_a_number_given_by_hand_keeps_it(world: World) -> None:
 
     assert (pinned.shards, pinned.is_pinned, pinned.due) == (2, True, None)
     assert config(world, "a", VOTES).shards == 16
-
-
-def test_a_counter_that_stays_due_gets_a_task_once_in_ten_minutes(world: World) -> None:
-    """E2: also if its queue is paused; a purge of the queue delays it no longer."""
-    add(world, "a")
-    resize(world, "a", 4)
-    resize(world, "a", 2)
-    world.engine.reset()
-    for _ in range(5):
-        world.sweep()
-    waiting = len(world.engine.due())
-    world.engine.reset()
-    world.clock.sleep(SETTLED_AGAIN_S)
-    world.sweep()
-    world.settle()
-
-    assert waiting == 1
-    assert config(world, "a").read_shards == 2
-
-
-def test_a_sweep_settles_what_is_due_of_its_own_counter_alone(world: World) -> None:
-    """An idle counter costs nothing."""
-    add(world, "rest")
-    resize(world, "a", 4)
-    resize(world, "a", 2)
-    world.engine.reset()
-    with world.context():
-        assert LIKES.sweep(world.clients) == 1
-        assert VOTES.sweep(world.clients) == 0
-    world.settle()
-    with world.context():
-        assert LIKES.sweep(world.clients) == 0
-        assert config_key("likes", "a").get().read_shards == 2
 
 
 def test_only_exact_counters_have_shards(world: World) -> None:
