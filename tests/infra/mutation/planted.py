@@ -79,10 +79,11 @@ PACKAGES = {
         [
             *_in(
                 f"{TESTS}/continuations",
-                *("continuations", "run_states", "deferred_items", "progress", "seen_pages"),
-                *("continuation_sweeps", "expired_runs", "page_leases", "pace", "sources"),
+                *("continuations", "run_states", "deferred_items", "progress"),
+                *("continuation_sweeps", "expired_runs", "pace", "sources"),
                 start="test_",
             ),
+            f"{TESTS}/continuations/pages/test_*.py",
             f"{TESTS}/continuations/planted/test_parts_of_pages.py",
             "tests/rollforward/flask/endpoints/test_runs.py",
             "tests/pipelines/invitations/test_guest_lists.py",  # Of files of commas.
