@@ -13,7 +13,9 @@ removed.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
 then its rows are deleted by a task. The mark stays for 32 days, longer than a task can wait, and as
-long as there are rows.
+long as there are rows. One that is nested stays until its parent is removed, which may be run again
+until then. And a parent's mark stays as long as a batch that is nested in it: a new batch of the
+parent's id would take that for its own.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from rollforward.batches.entities import (
     REMOVED,
     RUNNING,
     BatchState,
+    batches_in,
     due_batches,
     pages_within,
     removable_batches,
@@ -60,8 +63,8 @@ CALLS_PER_TASK = 20
 WAKE_AGAIN_S = 3600.0
 WAKE_AT_LEAST_S = 24 * 3600.0
 REMOVED_FOR = datetime.timedelta(days=32)
-# Rows that are there after that time have so long to be deleted, and then once more.
-DELETED_WITHIN = datetime.timedelta(days=1)
+# What cannot go yet is looked at again after that time, and then once more.
+LOOKED_AT_AGAIN = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,12 @@ def _mark(clients: Clients, batch: str) -> bool:
         state = _removable(clients, batch, COMPLETED)
         if state is None:
             return False
+        parent: BatchState | None = state_key(state.parent).get() if state.parent else None
+        if parent is not None and _is_kept(clients, parent):
+            looked_at_again = naive_utc(clients.clock.now()) + LOOKED_AT_AGAIN
+            state.remove_at = parent.remove_at or looked_at_again
+            state.put()
+            return False
         state.state, state.due = REMOVED, None
         state.remove_at = naive_utc(clients.clock.now()) + REMOVED_FOR
         outbox.enqueue(clients, remove_rows, Remove(batch))
@@ -150,16 +159,25 @@ def _mark(clients: Clients, batch: str) -> bool:
     return transact(body)
 
 
+def _is_kept(clients: Clients, parent: BatchState) -> bool:
+    """Return whether a batch may be run again, with those that are nested in it."""
+    return parent.state != REMOVED and not _is_past(clients, parent.remove_at)
+
+
 def _forget(clients: Clients, batch: str) -> bool:
     has_rows = bool(_rows_of(batch, 1))
+    is_parent = batches_in(batch).get(keys_only=True) is not None
 
     def body() -> bool:
         state = _removable(clients, batch, REMOVED)
         if state is None:
             return False
         if has_rows:  # The task that deletes them got lost, by a queue that was purged.
-            state.remove_at = naive_utc(clients.clock.now()) + DELETED_WITHIN
+            state.remove_at = naive_utc(clients.clock.now()) + LOOKED_AT_AGAIN
             outbox.enqueue(clients, remove_rows, Remove(batch))
+            state.put()
+        elif is_parent:
+            state.remove_at = naive_utc(clients.clock.now()) + LOOKED_AT_AGAIN
             state.put()
         else:
             state.key.delete()

@@ -6,18 +6,26 @@ import datetime
 
 import pytest
 
-from rollforward.batches import TaskBatch, UnknownBatchError, sweep
+from rollforward.batches import TaskBatch, UnknownBatchError, current_member, sweep
 from rollforward.batches.adding import populate
 from rollforward.batches.completion import End, end_members
-from rollforward.batches.entities import state_key
+from rollforward.batches.entities import REMOVED, BatchState, state_key
 from rollforward.fork_join.entities import WorkPack
-from tests.infra.world import World
+from rollforward.runtime import Clients
+from rollforward.tasks import task
+from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
+    Branch,
+    Note,
+    branch,
     deliver_all,
     deliver_next,
+    mend,
+    note,
     notes,
+    rows_here,
     rows_of,
     told,
 )
@@ -193,3 +201,79 @@ def test_each_batch_says_for_what_it_is_looked_at(world: World) -> None:
         assert (state.get().due is None, state.get().remove_at is None) == (True, False)
         NOTES.run_again(world.clients, "b")
         assert (state.get().due is None, state.get().remove_at is None) == (False, True)
+
+
+def test_a_nested_batch_is_kept_as_long_as_its_parent_can_be_run_again(world: World) -> None:
+    """F5: although it completed long before; then both go."""
+    with world.context():
+        NOTES.populate(world.clients, "b", [(branch, Branch("t", 2, bad=1))])
+    world.settle()
+    world.clock.sleep(WEEK_S + DAY_S)
+    world.sweep()
+    world.settle()
+    with world.context():
+        NOTES.seal(world.clients, "b")
+    world.settle()
+    world.clock.sleep(WEEK_S - 60)
+    world.sweep()
+    world.settle()
+    with world.context():
+        mend()
+        assert NOTES.run_again(world.clients, "b") == 1
+    world.settle()
+
+    with world.context():
+        assert [completion["outcome"] for completion in told(NOTES, "b")] == ["failed", "succeeded"]
+        [child] = NOTES.nested("b")
+    assert (child.done, child.generation) == (2, 2)
+    assert {times for name, times in RAN.items() if name.endswith("/leaft.1")} == {1}
+    world.clock.sleep(WEEK_S + 1)
+    for _ in range(2):
+        world.sweep()
+    world.settle()
+    with world.context():
+        assert {row.state for row in rows_here(BatchState)} == {REMOVED}
+
+
+LONG = TaskBatch("long", members=[note], keep=datetime.timedelta(days=90))
+
+
+@task("/tasks/sprout", queue="fan-out")
+def sprout(clients: Clients, args: Note) -> None:
+    current_member().nest(LONG, notes(args.label))
+
+
+SHORT = TaskBatch("short", members=[sprout], keep=datetime.timedelta(days=1))
+
+
+def test_the_id_of_a_batch_is_not_free_while_one_that_was_nested_in_it_is_kept(
+    services: Services,
+) -> None:
+    """F5: a new batch of this id would take that for its own, and run none of its members."""
+    world = World(services, batches=[SHORT, LONG])
+    RAN.clear()
+
+    def populate_again() -> int:
+        with world.context():
+            count = SHORT.populate(world.clients, "b", [(sprout, Note("leaf"))], seal=True)
+        world.settle()
+        return count
+
+    def pass_days(days: int) -> None:
+        world.clock.sleep(days * DAY_S + 1)
+        world.sweep()
+        world.settle()
+
+    assert populate_again() == 1
+    for days in (1, 33):
+        pass_days(days)
+    with pytest.raises(UnknownBatchError):
+        populate_again()
+    for days in (60, 33, 1):
+        pass_days(days)
+    assert populate_again() == 1
+
+    [times] = RAN.values()
+    assert times == 2
+    with world.context():
+        assert SHORT.progress("b").done == 1
