@@ -1,7 +1,8 @@
 """Tasks that can never work, kept to be looked at and replayed.
 
 DeadTask
-    Key: hash of queue and task name: a repeated delivery is kept in the same row.
+    Key: hash of queue and task name: a repeated delivery is kept in the same row. With the body, of
+    a later task of that name, while the first one's row is open.
     Queries: resolved = False, by key: the count. A range of one of the `listed` texts, by it: open
     dead tasks, the newest first, of any pattern, queue and class of error; a page continues after
     the text of its last row. `expires` <= a time, by expires: dealt with long ago. Single-property
@@ -48,6 +49,7 @@ class DeadTask(ndb.Model):
     deliveries = ndb.IntegerProperty(indexed=False, default=0)
     count = ndb.IntegerProperty(indexed=False, default=0)
     counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
+    digest = ndb.TextProperty()  # Of the body as it was delivered; None: an earlier version.
     traceparent = ndb.TextProperty()  # From its last delivery; None: it had no trace.
     lane_task = ndb.TextProperty()  # Its id in a lane; None: it came from none.
     replays = ndb.IntegerProperty(indexed=False, default=0)
@@ -75,6 +77,10 @@ class DeadTask(ndb.Model):
     def lane_id(self) -> str:
         """Return "<lane>|<key>" of the lane that the task waited in; "": in none."""
         return str(self.lane_task or "").rpartition("|")[0]
+
+    def is_of_another(self, digest: str) -> bool:
+        """Return whether it is open, and of another task than one whose body has this digest."""
+        return not self.resolved and self.digest not in (None, digest)
 
     def list_open(self) -> None:
         """Put the row into each list of open dead tasks, at the time of its last failure."""

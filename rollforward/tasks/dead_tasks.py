@@ -1,6 +1,9 @@
 """Dead tasks (dead letters): what was given up, why, and a second chance.
 
 A task has one dead task, by its queue and name: dead-lettered again, it is counted in the same row.
+Cloud Tasks frees a name one day. A later task of that name, with another body, takes no open dead
+task's place.
+
 A replay is a task itself, so any caller that may create tasks may ask for it: it enqueues the dead
 task's body again under a new name.
 
@@ -10,10 +13,13 @@ Route: POST /tasks/dead/replay {"dead_task_id": "..."}.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from google.cloud import ndb
 
 from rollforward.datastore.transactions import Transaction, current_transaction, transact
 from rollforward.runtime.clients import Clients
@@ -54,14 +60,16 @@ def dead_letter(
     if not _is_replayable(body):  # Its beginning is enough to look at.
         body = body[:MAX_BODY_BYTES]
     call_id = clients.new_id()
-    dead_id = hashed_name(queue, task_name) if task_name else call_id
+    digest = hashlib.sha256(body).hexdigest()
     now_utc, traceparent = naive_utc(clients.clock.now()), current_traceparent()
 
-    def keep() -> None:
-        dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now_utc)
+    def keep() -> str:
+        dead = _row_of(queue, task_name, call_id, digest)
+        dead_id: str = dead.key.id()
         if dead.counted_by == call_id:
-            return  # Counted before; the commit's reply was lost.
-        dead.counted_by = call_id
+            return dead_id  # Counted before; the commit's reply was lost.
+        dead.created = dead.created or now_utc
+        dead.counted_by, dead.digest = call_id, digest
         dead.count += 1
         dead.updated, dead.deliveries = now_utc, deliveries
         dead.traceparent = traceparent or None
@@ -69,10 +77,25 @@ def dead_letter(
         _fill(dead, path, queue, task_name, kept, reason, error)
         dead.put()
         cancellation.note_death(arguments.envelope_of(body).handle, dead_id)
+        return dead_id
 
-    transact(keep)
+    dead_id = transact(keep)
     _log_death(path, reason, dead_id, error)
     return dead_id
+
+
+def _row_of(queue: str, task_name: str, call_id: str, digest: str) -> DeadTask:
+    """Return the dead task of a task, in a transaction: by its queue and name; it may be new.
+
+    A later task of the name is another one, by its body. As long as the dead task of the first one
+    is open, it has a dead task of its own.
+    """
+    first_id = hashed_name(queue, task_name) if task_name else call_id
+    own_id = hashed_name(queue, first_id, digest)
+    first, own = ndb.get_multi([ndb.Key(DeadTask, first_id), ndb.Key(DeadTask, own_id)])
+    if own is None and first is not None and first.is_of_another(digest):
+        return DeadTask(id=own_id)
+    return own or first or DeadTask(id=first_id)
 
 
 def dead_letter_in_transaction(

@@ -68,6 +68,35 @@ def park_one(world: World, tag: str = "x", **changes: Any) -> str:
         return dead_letter(world.clients, **parked)
 
 
+def test_a_later_task_of_a_name_takes_no_open_dead_tasks_place(
+    world: World, done: Counter[str]
+) -> None:
+    """H6: Cloud Tasks frees a name a day after its task; each delivery counts in its own row."""
+    first_id = park_one(world, "x")
+    later_id = park_one(world, "x", body=b'{"tag": "y"}')
+    assert [park_one(world, "x"), park_one(world, "x", body=b'{"tag": "y"}')] == [
+        first_id,
+        later_id,
+    ]
+    assert [row(world, dead_id).count for dead_id in (first_id, later_id)] == [2, 2]
+
+    ask_for_replay(world, first_id)
+    assert park_one(world, "x", body=b'{"tag": "y"}') == later_id
+    assert row(world, first_id).resolved
+    ask_for_replay(world, later_id)
+    assert done == {"x": 1, "y": 1}
+
+
+def test_a_dead_task_of_an_earlier_version_is_counted_again(world: World) -> None:
+    """H6: its row does not say of which task it is."""
+    dead_id = park_one(world, "x")
+    with world.context():
+        dead = DeadTask.get_by_id(dead_id)
+        dead.digest = None
+        dead.put()
+    assert park_one(world, "x", body=b'{"tag": "y"}') == dead_id
+
+
 def ask_for_replay(world: World, dead_id: str) -> None:
     """Create the task of a replay, as the console does, and deliver all that follows."""
     with world.context():
