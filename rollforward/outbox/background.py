@@ -77,6 +77,7 @@ class BackgroundRelay:
         self._waiting: list[_Errand] = []
         self._delayed: list[list[_Errand]] = []  # By the number of seconds until they are due.
         self._is_draining = False
+        self._is_ticking = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
 
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
@@ -95,7 +96,10 @@ class BackgroundRelay:
         try:
             self._thread.submit(self._drain, clients)
         except RuntimeError:
-            log.info("this process ends; %d rows are left to the sweep", len(errands))
+            # The process ends, or has no room for a thread now. Those that come later try again.
+            log.info("no thread starts; %d rows wait, or are left to the sweep", len(errands))
+            with self._lock:
+                self._is_draining = False
 
     def _drain(self, clients: Clients) -> None:
         while errands := self._next():
@@ -122,25 +126,27 @@ class BackgroundRelay:
 
     def _delay(self, clients: Clients, errands: Sequence[_Errand]) -> None:
         with self._lock:
-            is_ticking = bool(self._delayed)
             for errand in errands:
                 delay_s = errand.next_delay_s()
                 self._delayed += [[] for _ in range(delay_s - len(self._delayed))]
                 self._delayed[delay_s - 1].append(errand)
-            if is_ticking or not self._delayed:
+            if self._is_ticking or not self._delayed:
                 return
+            self._is_ticking = True
         self._tick_in_a_second(clients)
 
     def _tick_in_a_second(self, clients: Clients) -> None:
         try:
             self._schedule(1, lambda: self._tick(clients))
         except RuntimeError:
-            log.info("this process ends; what was not answered is left to the sweep")
+            log.info("no thread starts; what was not answered waits, or is left to the sweep")
+            with self._lock:
+                self._is_ticking = False
 
     def _tick(self, clients: Clients) -> None:
         with self._lock:
             due = self._delayed.pop(0)
-            is_ticking = bool(self._delayed)
+            self._is_ticking = is_ticking = bool(self._delayed)
         if is_ticking:
             self._tick_in_a_second(clients)
         self._add(clients, due)

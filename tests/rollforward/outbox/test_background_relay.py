@@ -25,6 +25,8 @@ from tests.rollforward.outbox.rows import enqueue, give_up, sent, steps_sent
 
 pytestmark = pytest.mark.fast
 
+_START = threading.Thread.start
+
 
 def test_the_answer_does_not_wait_for_cloud_tasks(
     world: World, gate: Gate, behind: Clients
@@ -351,6 +353,44 @@ def test_a_process_that_ends_leaves_what_nobody_answered_for_to_the_sweep(
 
     assert steps_sent(world) == ["print"]
     assert len(waiting(world)) == 1
+
+
+def test_the_relay_outlives_a_thread_that_could_not_be_started(
+    world: World, gate: Gate, timer: ManualTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B5: no room for its thread, then none for its timer: the next transaction tries again."""
+    full = [RuntimeError("can't start new thread")]
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+
+    def start(thread: threading.Thread, act: Callable[[threading.Thread], None] = _START) -> None:
+        if full and thread.name.startswith("outbox"):
+            raise full.pop()
+        act(thread)
+
+    def schedule(seconds: float, act: Callable[[], None]) -> None:
+        if full:
+            raise full.pop()
+        timer(seconds, act)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    relay = BackgroundRelay(schedule=schedule)
+    clients = replace(world.clients, tasks=gate, relay=relay)  # type: ignore[arg-type]
+
+    with world.context():
+        enqueue(clients, "fold")
+        enqueue(clients, "pack")
+        assert gate.was_asked.wait(20)
+        full.append(RuntimeError("can't start new thread"))
+        gate.is_open.set()
+        finish(clients)
+        assert not full
+        enqueue(clients, "print")
+        finish(clients)
+    timer.pass_one()
+    finish(clients)
+
+    assert len(steps_sent(world)) == 3
+    assert waiting(world) == []
 
 
 def test_the_relay_keeps_no_more_than_it_may(
