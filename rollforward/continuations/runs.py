@@ -154,9 +154,14 @@ def cancel(run_id: str) -> None:
 def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
     """Go on with a cancelled run, or give a running one a push."""
     run = _transition(run_id, CANCELLED, RUNNING)
-    stalled = [args for args, _ in Look.at(run).stalled]
+    look, now_utc = Look.at(run), naive_utc(clients.clock.now())
+    page = page_task(jobs[run.job])
+    stalled = [args for args, _ in look.stalled if look.turns.get(args, now_utc) <= now_utc]
     if stalled:
-        page_task(jobs[run.job]).enqueue_many(clients, stalled)
+        page.enqueue_many(clients, stalled)
+    for args, turn in look.turns.items():  # One of each chain.
+        if turn > now_utc:
+            page.enqueue(clients, args, delay_s=(turn - now_utc).total_seconds())
 
 
 def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:

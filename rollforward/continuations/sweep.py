@@ -40,6 +40,7 @@ from rollforward.continuations.jobs import Jobs
 from rollforward.continuations.pages.attempt import PageArgs, page_task
 from rollforward.continuations.pages.slots import count_forgotten
 from rollforward.continuations.pages.totals import is_forgotten
+from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.upload_entities import expired_chunks
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
@@ -113,8 +114,11 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
     names: list[tuple[str | int, ...]] = []
     look = Look.at(run, max_pages=SWEPT_PAGES)
     for args, progressed_at in look.stalled:
+        turn = look.turns.get(args, progressed_at)
+        if progressed_at <= now_utc < turn:
+            continue  # Its task waits for that.
         # Ahead of us: from a clock that was wrong.
-        age_s = abs((now_utc - progressed_at).total_seconds())
+        age_s = abs((now_utc - max(progressed_at, turn)).total_seconds())
         step = int(age_s / stale_s).bit_length()
         if step:
             pages.append(args)
@@ -141,6 +145,8 @@ class Look:
     run: ContinuationRun
     budget: int  # How many pages may still be read.
     stalled: list[tuple[PageArgs, datetime.datetime]] = field(default_factory=list)
+    # When the pages behind others have their turns, in a run that has a rate.
+    turns: dict[PageArgs, datetime.datetime] = field(default_factory=dict)
     goes_on_at: list[int] | None = None
     closed: dict[str, int] = field(default_factory=dict)
     forgotten: list[ContinuationPage] = field(default_factory=list)  # No slot has all of them.
@@ -195,6 +201,9 @@ class Look:
         if page.next is not None and (follower is None or follower.number != page.number + 1):
             args = PageArgs(run_id, page.chain, page.number + 1, page.next)
             self.stalled.append((args, page.progressed_at))
+            turn = turn_of(self.run, args.chain, args.number, page.progressed_at)
+            if turn is not None:
+                self.turns[args] = turn
         if page.closed and page.number == self.closed.get(str(page.chain), -1) + 1:
             self.closed[str(page.chain)] = page.number
 

@@ -32,6 +32,7 @@ from rollforward.continuations.pages.lease import (
     PageLease,
 )
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
+from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.sources import Slice, Span, read_page
 from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
@@ -160,13 +161,10 @@ def _link(
 
 
 def _until_turn_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> float:
-    """Return how long a page waits for its turn in a run that has a rate: its chains take turns."""
-    if run.max_rate is None:
-        return 0.0
-    turn = args.number * len(run.spans) + args.chain
-    due = run.started + datetime.timedelta(seconds=turn * run.page_size / run.max_rate)
-    wait_s: float = (due - naive_utc(clients.clock.now())).total_seconds()
-    return max(0.0, wait_s)
+    """Return how long a page that is linked now waits for its turn."""
+    now_utc = naive_utc(clients.clock.now())
+    turn = turn_of(run, args.chain, args.number, now_utc)
+    return max(0.0, (turn - now_utc).total_seconds()) if turn is not None else 0.0
 
 
 @dataclass

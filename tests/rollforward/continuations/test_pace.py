@@ -79,6 +79,87 @@ def test_no_page_is_worked_on_before_its_turn(world: World, chains: int) -> None
         assert page.number == 0 or page.updated_at >= due
 
 
+SLOW_RATE = 0.02
+PACE_S = APPLY.page_size / SLOW_RATE  # Of the pages of one chain: longer than a sweep is patient.
+
+
+def times_of_pages(world: World, run_id: str) -> list[float]:
+    """Return when pages were worked on, in seconds after the start of their run."""
+    with world.context():
+        started = run_of(run_id).started
+        return [(page.updated_at - started).total_seconds() for page in pages_of(run_id)]
+
+
+def play_for(world: World, seconds: float) -> None:
+    """Deliver what is due for some time, with a sweep a minute."""
+    for _ in range(int(seconds / 60)):
+        world.clock.sleep(60)
+        world.sweep()
+        world.deliver_due()
+
+
+def test_a_sweep_wakes_no_page_before_its_turn(world: World) -> None:
+    """A1: a page whose task waits for the rate has lost nothing."""
+    names = put_items(world, 8)
+    start(world, "run", 8, SLOW_RATE, 1)
+    world.deliver_due()
+    play_for(world, 4 * PACE_S)
+
+    assert ledger(world, "run") == Counter(names)
+    for number, at_s in enumerate(times_of_pages(world, "run")):
+        assert number * PACE_S <= at_s <= number * PACE_S + 60
+
+
+def test_a_page_whose_task_was_lost_is_woken_after_its_turn(world: World) -> None:
+    """A3: by the sweep, as in a run without a rate."""
+    names = put_items(world, 4)
+    start(world, "run", 4, SLOW_RATE, 1)
+    world.deliver_due()
+    world.engine.purge_queue(world.engine.place.queue_name(APPLY.queue))
+    play_for(world, PACE_S + 120)
+
+    assert ledger(world, "run") == Counter(names)
+    assert times_of_pages(world, "run")[1] >= PACE_S
+
+
+def test_a_run_that_is_resumed_begins_no_page_before_its_turn(world: World) -> None:
+    """A1: also if the task of that page had come while the run was cancelled, and was dropped."""
+    names = put_items(world, 6)
+    start(world, "run", 6, SLOW_RATE, 1)
+    world.deliver_due()
+    with world.context():
+        runs.cancel("run")
+        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
+    world.deliver_due()
+    assert len(times_of_pages(world, "run")) == 1
+
+    world.engine.purge_queue(world.engine.place.queue_name(APPLY.queue))
+    with world.context():
+        runs.cancel("run")
+        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
+    world.settle()
+    assert ledger(world, "run") == Counter(names)
+    assert [round(at_s) for at_s in times_of_pages(world, "run")] == [0, PACE_S, 2 * PACE_S]
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_run_that_was_held_up_goes_on_at_its_rate(world: World, chains: int) -> None:
+    """A1: an hour that a queue was paused is not made good by a burst."""
+    names = put_items(world, 20)
+    start(world, "run", 20, SLOW_RATE, chains)
+    world.deliver_due()
+    world.clock.sleep(3600)
+    world.deliver_due()
+    play_for(world, 10 * chains * PACE_S)
+
+    assert ledger(world, "run") == Counter(names)
+    times = times_of_pages(world, "run")
+    late = sorted(at_s for at_s in times if at_s >= 3600)
+    assert len(late) == len(times) - chains
+    for number, at_s in enumerate(late):
+        assert at_s >= 3600 + max(0, number - chains + 1) * PACE_S
+
+
 @pytest.mark.parametrize("rate", [None, RATE])
 def test_the_retry_of_a_run_has_its_rate(services: Services, rate: float | None) -> None:
     """A1: what takes ten items a second takes no more of those that have failed."""

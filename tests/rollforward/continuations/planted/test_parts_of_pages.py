@@ -25,7 +25,7 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.jobs import DeferredItemError, SkippedItemError
-from rollforward.continuations.pages import attempt, receipts
+from rollforward.continuations.pages import attempt, receipts, turns
 from rollforward.continuations.pages.lease import LeasedError, PageLease
 from rollforward.continuations.pages.receipts import receipt_of
 from rollforward.runtime.channel.rpc import Cost
@@ -134,6 +134,22 @@ def test_chains_take_turns_at_the_rate_of_their_run() -> None:
         for chain in range(3)
     ]
     assert waits == [0, 5, 10, 15, 20, 25]
+
+
+@pytest.mark.parametrize(
+    ("page_size", "late_s", "wait_s"),
+    [(10, 60, 0), (10, 61, 15), (1_000, 1_500, 0), (1_000, 1_501, 1_500)],
+)
+def test_a_run_makes_good_a_minute_or_one_page_of_each_chain(
+    page_size: int, late_s: float, wait_s: float
+) -> None:
+    """A1: one that was held up for longer goes on at its rate."""
+    machine: Any = Machine()
+    run: Any = SimpleNamespace(
+        max_rate=2.0, spans=[0, 0, 0], started=seconds(-late_s), page_size=page_size
+    )
+    page = attempt.PageArgs("run", 0, 0, "")
+    assert attempt._until_turn_s(machine, run, page) == wait_s
 
 
 @pytest.mark.parametrize(("count", "doubts"), [(3, 3), (10, 10), (11, 10)])
@@ -313,8 +329,18 @@ BUGS = (
         test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock,
     ),
     Bug(
-        *(attempt, "_until_turn_s", "args.number * len(run.spans) + args.chain", "args.number"),
+        *(turns, "turn_of", "number * len(run.spans) + chain", "number"),
         test_chains_take_turns_at_the_rate_of_their_run,
+    ),
+    Bug(
+        *(turns, "turn_of", "max(pace, MADE_GOOD)", "MADE_GOOD"),
+        test_a_run_makes_good_a_minute_or_one_page_of_each_chain,
+        {"page_size": 1_000, "late_s": 1_500, "wait_s": 0},
+    ),
+    Bug(
+        *(turns, "turn_of", "linked + pace if is_held_up else due", "due"),
+        test_a_run_makes_good_a_minute_or_one_page_of_each_chain,
+        {"page_size": 10, "late_s": 61, "wait_s": 15},
     ),
     Bug(
         *(PageLease, "_check_free", "min(MAX_UNRECEIPTED, len(page.open_positions()))"),
