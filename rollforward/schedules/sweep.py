@@ -20,7 +20,7 @@ from rollforward.tasks.errors import OtherVersionError
 # The time that a tick's task has, until the sweep does its work.
 STALE_S = 60.0
 MAX_PER_SWEEP = 500
-# The pause between two looks at a row that this version does not know.
+# The pause between two looks at a row that this version does not know, or fails at.
 UNKNOWN = datetime.timedelta(hours=1)
 
 
@@ -44,10 +44,11 @@ def _move(clients: Clients, schedules: Mapping[str, DeclaredSchedule], row: Sche
     now_utc = naive_utc(clients.clock.now())
     try:
         advance(clients, schedules, _tick_of(row))
-    except OtherVersionError:
+    except Exception as error:
         if row.next_at < now_utc - UNKNOWN:
             transact(lambda: _put_off(row, now_utc))
-        if row.key.id().partition("|")[0] in schedules:
+        is_known = row.key.id().partition("|")[0] in schedules
+        if is_known or not isinstance(error, OtherVersionError):
             raise
 
 
@@ -72,7 +73,7 @@ def _write_rows(clients: Clients, schedules: Sequence[Schedule]) -> int:
 
 
 def _put_off(row: ScheduleRow, now_utc: datetime.datetime) -> None:
-    """Keep a row that no version can work on from starving others; its missed ticks stay known."""
+    """Keep a row whose tick fails from starving others; its missed ticks stay known."""
     stored = row.key.get()
     if stored is not None and stored.next_at == row.next_at:
         stored.put_off(now_utc)

@@ -6,13 +6,14 @@ import datetime
 
 import pytest
 
+from rollforward.lanes import Lane
 from rollforward.runtime import naive_utc
-from rollforward.schedules import Schedule
+from rollforward.schedules import Schedule, UserSchedules
 from rollforward.schedules import sweep as sweeps
 from rollforward.schedules.cron import Missed
 from rollforward.schedules.entities import ScheduleRow, row_key
 from rollforward.tasks.errors import OtherVersionError
-from tests.infra.world import Services
+from tests.infra.world import Services, World
 from tests.rollforward.schedules.test_schedules import (
     SWEEP,
     USERS,
@@ -73,3 +74,28 @@ def test_rows_whose_arguments_nobody_can_read_starve_no_other(
             sweeps.sweep(world.clients, {"users": USERS})
         sweeps.sweep(world.clients, {"users": USERS})
         assert row_key("users", "plain").get().next_at > naive_utc(world.clock.now())
+
+
+@one_emulator
+def test_rows_whose_lane_cannot_be_found_starve_no_other(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1: an error of the app's function leaves a row as one that nobody can read."""
+    monkeypatch.setattr(sweeps, "MAX_PER_SWEEP", 1)
+    lane, regions = Lane("test-regions"), {"odd": "north", "plain": "south"}
+    users = UserSchedules("users", greet_user, lane=lambda user: lane(regions[user]))
+    world = World(services, schedules=[users], lanes=[lane])
+    with world.context():
+        for user in regions:
+            users.put(world.clients, user, EVERY_TEN, greet_user.bind(user))
+        odd: ScheduleRow = row_key("users", "odd").get()
+        odd.next_at -= datetime.timedelta(seconds=1)
+        odd.put()
+        del regions["odd"]
+        world.engine.purge_queue(world.engine.place.queue_name("default"))
+        world.clock.sleep(2 * 3600)
+        with pytest.raises(KeyError):
+            sweeps.sweep(world.clients, {"users": users})
+        sweeps.sweep(world.clients, {"users": users})
+        assert row_key("users", "plain").get().next_at > naive_utc(world.clock.now())
+        assert row_key("users", "odd").get().first_missed == odd.next_at
