@@ -38,7 +38,7 @@ class Flows(SteppedPattern[Flow[Any]]):
         return [] if part.batch is None else [part.batch]
 
     def tasks(self, parts: Sequence[Flow[Any]]) -> Iterable[Task[Any]]:
-        return [part.task for part in parts]
+        return [sweep.EXPIRED.task, *(part.task for part in parts)]
 
     def sweep(
         self, clients: Clients, parts: Sequence[Flow[Any]], *, stale_s: float | None = None
@@ -47,7 +47,7 @@ class Flows(SteppedPattern[Flow[Any]]):
         return {"woken": sweep.wake_due(clients, {part.name: part.task for part in parts})}
 
     def delete_expired(self, clients: Clients) -> int:
-        return sweep.remove_expired(clients)
+        return sweep.EXPIRED.sweep(clients)
 
     def gauges(self, clients: Clients, parts: Sequence[Flow[Any]]) -> Sequence[Gauge]:
         now_utc = naive_utc(clients.clock.now())

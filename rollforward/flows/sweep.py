@@ -12,7 +12,6 @@ from google.cloud import ndb
 
 from rollforward.datastore.batched import batched
 from rollforward.datastore.expiry import expired, expiry
-from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
 from rollforward.flows.rows.entities import FlowRun, due_by, values_of
 from rollforward.flows.wakes import GRACE, FlowArgs, args_of
@@ -20,10 +19,10 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.run_each import run_each
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.expiry import Expiry
 
 MAX_WOKEN = 1_000
 MAX_PER_COMMIT = 20
-MAX_DELETED = 200
 MAX_CHUNKS = 200
 MAX_PAUSE = datetime.timedelta(hours=1)
 MOST_DOUBLINGS = 10
@@ -86,34 +85,34 @@ def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[FlowArgs]
     return [args_of(row) for row in due]
 
 
-def remove_expired(clients: Clients) -> int:
-    """Delete flows that ended long ago, with their values; return how many rows went.
+class FlowExpiry(Expiry):
+    """Deletes flows that ended long ago with their values, each in its own transactions."""
 
-    One partition in each minute: a query when nothing is due.
-    """
-    now_utc = naive_utc(clients.clock.now())
-    partition = PARTITIONS[now_utc.minute % len(PARTITIONS)]
-    end = expiry(partition, now_utc)
-    keys = expired(FlowRun, partition, end).fetch(MAX_DELETED, keys_only=True)
-    return sum(_remove(key, end) for key in keys)
-
-
-def _remove(key: Any, end: str) -> int:
-    """Delete a flow with its values, if it has not been retried meanwhile."""
-    deleted = 0
-    chunks = values_of(key.id()).fetch(MAX_CHUNKS, keys_only=True)
-
-    def body(keys: Sequence[Any]) -> int:
-        row: FlowRun | None = key.get()
-        if row is None or row.expires is None or row.expires >= end:
-            return 0
-        ndb.delete_multi(keys)
+    def delete_page(self, clients: Clients, partition: str) -> int:
+        """Delete a page of a partition; return how many flows had expired."""
+        end = expiry(partition, naive_utc(clients.clock.now()))
+        keys = expired(FlowRun, partition, end).fetch(self.page_size, keys_only=True)
+        for key in keys:
+            _remove(key, end)
         return len(keys)
 
+
+def _remove(key: Any, end: str) -> None:
+    """Delete a flow with its values, if it has not been retried meanwhile."""
+    chunks = values_of(key.id()).fetch(MAX_CHUNKS, keys_only=True)
+
+    def body(keys: Sequence[Any]) -> bool:
+        row: FlowRun | None = key.get()
+        if row is None or row.expires is None or row.expires >= end:
+            return False
+        ndb.delete_multi(keys)
+        return True
+
     while len(chunks) == MAX_CHUNKS:
-        removed = transact(lambda: body(chunks))  # noqa: B023
-        if not removed:
-            return deleted
-        deleted += removed
+        if not transact(lambda: body(chunks)):  # noqa: B023
+            return
         chunks = values_of(key.id()).fetch(MAX_CHUNKS, keys_only=True)
-    return deleted + transact(lambda: body([*chunks, key]))
+    transact(lambda: body([*chunks, key]))
+
+
+EXPIRED = FlowExpiry("/tasks/flow-rows/expire", [], page_size=50, max_tasks=100)

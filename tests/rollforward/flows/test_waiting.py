@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from rollforward.flows import FlowEndedError, Steps, flow
+from rollforward.datastore.expiry import expiry
+from rollforward.datastore.partitions import PARTITIONS
+from rollforward.flows import FlowEndedError, Steps, flow, sweep
 from rollforward.flows.rows import events
-from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
+from rollforward.flows.rows.entities import RUNNING, SUCCEEDED, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime import naive_utc
 from tests.infra.faults.partly_done import run_again
@@ -271,3 +274,22 @@ def test_two_large_events_of_a_transaction_have_content_of_their_own(
     in_transaction(*[partial(probe.signal, world.clients, ID, "other", None) for _ in range(3)])
     in_transaction(*[partial(probe.signal, world.clients, ID, "go", text) for text in sent])
     assert settle(world).result == sent
+
+
+@one_emulator
+def test_flows_are_forgotten_as_fast_as_they_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8: a sweep deletes some, and starts tasks for the rest if there are more."""
+    monkeypatch.setattr(sweep.EXPIRED, "page_size", 3)
+    ended = naive_utc(world.clock.now() - datetime.timedelta(days=1))
+    for number in range(100):
+        FlowRun(
+            key=run_key(f"test-probe|{number}"),
+            **{"args": "{}", "started_by": "a test", "created": ended, "state": SUCCEEDED},
+            expires=expiry(PARTITIONS[number % len(PARTITIONS)], ended),
+        ).put()
+    world.sweep()
+    assert len(FlowRun.query().fetch(keys_only=True)) == 97
+    world.settle()
+    assert not FlowRun.query().fetch(keys_only=True)
