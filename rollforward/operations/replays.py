@@ -11,7 +11,13 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, lane_of, put_back, replay_name
+from rollforward.tasks.dead_tasks import (
+    MAX_NAME_BYTES,
+    lane_of,
+    put_back,
+    queue_of_replay,
+    replay_name,
+)
 from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.stored import arguments, cancellation
 from rollforward.tracing import trace_headers
@@ -88,8 +94,10 @@ def replay_in_transaction(
         put_back(clients, dead, lane)  # It has the arguments now, and they do not expire.
         _resolve(clients, dead)
         return
+    tasks = clients.task_paths if known_paths is None else known_paths
     message = Message(
-        *(dead.path, dead.queue, dead.body.encode(), replay_name(dead)),
+        *(dead.path, queue_of_replay(dead, tasks)),
+        *(dead.body.encode(), replay_name(dead)),
         headers=trace_headers(),
         deadline_s=deadline_of(clients, dead.path),
     )

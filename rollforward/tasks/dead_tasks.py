@@ -27,8 +27,8 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import DeadTaskLane, Message
 from rollforward.runtime.texts import storable
 from rollforward.tasks.dead_task_entities import DeadTask, error_class, open_dead_tasks
-from rollforward.tasks.declaration import Task, hashed_name
-from rollforward.tasks.errors import Reject
+from rollforward.tasks.declaration import Task, hashed_name, queue_of
+from rollforward.tasks.errors import Reject, UnknownQueueError
 from rollforward.tasks.stored import arguments, cancellation
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tracing import current_traceparent, trace_headers
@@ -199,14 +199,14 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
     if dead.lane_task:
         transact(lambda: _replay_into_lane(clients, args.dead_task_id, tasks))
         return
-    deadline_s = tasks[dead.path].deadline_s
+    deadline_s, queue = tasks[dead.path].deadline_s, queue_of_replay(dead, tasks)
     body, name = dead.body.encode(), replay_name(dead)
     headers = trace_headers()
     clients.tasks.create(
-        Message(dead.path, dead.queue, body, name, headers=headers, deadline_s=deadline_s)
+        Message(dead.path, queue, body, name, headers=headers, deadline_s=deadline_s)
     )
     now_utc = naive_utc(clients.clock.now())
-    transact(lambda: _resolve(clients, args.dead_task_id, dead.replays, now_utc))
+    transact(lambda: _resolve(clients, args.dead_task_id, dead.replays, queue, now_utc))
 
 
 def _replay_into_lane(clients: Clients, dead_id: str, tasks: Mapping[str, Task[Any]]) -> None:
@@ -246,11 +246,23 @@ def replay_name(dead: DeadTask) -> str:
     return hashed_name("replay", dead.key.id(), dead.replays)
 
 
-def _resolve(clients: Clients, dead_id: str, replays: int, now_utc: datetime.datetime) -> None:
+def queue_of_replay(dead: DeadTask, tasks: object) -> str:
+    """Return the queue of a dead task, or the one that the app declares now if that is gone.
+
+    Args:
+        tasks: The tasks of the app by path.
+    """
+    is_gone = dead.error == UnknownQueueError.__name__
+    return (is_gone and queue_of(tasks, dead.path)) or str(dead.queue)
+
+
+def _resolve(
+    clients: Clients, dead_id: str, replays: int, queue: str, now_utc: datetime.datetime
+) -> None:
     dead = DeadTask.get_by_id(dead_id)
     if dead is not None and dead.replays == replays:
         # The replay may be dead by now, and need the arguments itself.
-        if DeadTask.get_by_id(hashed_name(dead.queue, replay_name(dead))) is None:
+        if DeadTask.get_by_id(hashed_name(queue, replay_name(dead))) is None:
             arguments.release(clients, dead.body.encode())
         dead.replays += 1
         dead.resolve(now_utc)

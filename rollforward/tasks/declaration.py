@@ -331,6 +331,18 @@ def deadline_of(clients: Clients, path: str) -> int | None:
     return declared.deadline_s if isinstance(declared, Task) else None
 
 
+def queue_of(tasks: object, path: str) -> str | None:
+    """Return the queue that the app's task of a path declares; None: it declares none.
+
+    For a stored message whose queue does not exist: it was renamed since.
+
+    Args:
+        tasks: The tasks of the app by path.
+    """
+    declared = tasks.get(path) if isinstance(tasks, Mapping) else None
+    return declared.queue if isinstance(declared, Task) else None
+
+
 def with_clients(args: tuple[Any, ...], others: int | None = None) -> tuple[Any, tuple[Any, ...]]:
     """Return the clients of a call, and its other arguments: the first one, or the current ones.
 

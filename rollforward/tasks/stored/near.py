@@ -14,7 +14,8 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks import dead_tasks
-from rollforward.tasks.errors import PERMANENT_ERRORS
+from rollforward.tasks.declaration import queue_of
+from rollforward.tasks.errors import PERMANENT_ERRORS, UnknownQueueError
 from rollforward.tasks.stored.entities import DistantTask, waiting_until
 from rollforward.tasks.stored.names import hashed_name
 from rollforward.tracing import trace_headers
@@ -77,7 +78,16 @@ def _create(
 def _refuse(
     clients: Clients, row: DistantTask, error: Exception, now_utc: datetime.datetime
 ) -> None:
-    """Try a row again in ten minutes, so that it starves no other; give it up when it is due."""
+    """Try a row again in ten minutes, so that it starves no other; give it up when it is due.
+
+    If its queue is gone, the next sweep takes the one that the app declares now.
+    """
+    is_gone = isinstance(error, UnknownQueueError)
+    declared = queue_of(clients.task_paths, row.path) if is_gone else None
+    if declared not in (None, row.queue):
+        row.queue = declared
+        row.put()
+        return
     log.error("Cloud Tasks refuses the task %s of %s: %s", row.key.id(), row.path, error)
     if now_utc < _due(row) + REFUSED_FOR:
         row.waits_until = naive_utc(now_utc + NEAR + REFUSED_FOR)

@@ -12,6 +12,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
+from rollforward.operations import replay_dead_task
 from rollforward.outbox.entities import OutboxTask
 from rollforward.outbox.sweep import sweep
 from rollforward.tasks.dead_tasks import ReplayDeadTask, replay_task
@@ -89,6 +90,28 @@ def test_a_row_that_was_dead_lettered_can_be_replayed(world: World, missing_queu
 
     with world.context():
         replay_task({}).enqueue(world.clients, ReplayDeadTask(dead.key.id()))
+    world.settle()
+
+    assert ran(world, "o") == Counter(["a", "b", "bad"])
+    assert [dead.resolved for dead in dead_tasks_of(world)] == [True]
+
+
+@pytest.mark.parametrize("way", ["by a task", "by an operator"])
+def test_a_row_whose_queue_was_renamed_is_replayed_into_the_one_of_now(
+    world: World, missing_queue: str, way: str
+) -> None:
+    """B7: its queue never comes back, so each replay into it would be a dead task again."""
+    enqueue_one_bad(world, missing_queue)
+    world.clock.sleep(660)
+    world.sweep()
+    [dead] = dead_tasks_of(world)
+
+    with world.context():
+        if way == "by a task":
+            replay_task({}).enqueue(world.clients, ReplayDeadTask(dead.key.id()))
+        else:
+            known = world.registry.tasks
+            replay_dead_task(world.clients, dead.key.id(), known_paths=known)
     world.settle()
 
     assert ran(world, "o") == Counter(["a", "b", "bad"])

@@ -276,7 +276,7 @@ def test_a_dead_task_that_is_replayed_is_dealt_with_until_it_dies_again() -> Non
         assert (dead.replays, dead.resolved) == (replays, True)
         dead = letter(machine)
         assert not dead.resolved
-        dead_tasks._resolve(machine, dead.key.id(), replays - 1, NAIVE_NOON)
+        dead_tasks._resolve(machine, dead.key.id(), replays - 1, dead.queue, NAIVE_NOON)
         assert not DeadTask.get_by_id(dead.key.id()).resolved
 
     assert len({message.name for message in machine.created}) == len(machine.created) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -226,6 +226,22 @@ def test_a_task_that_is_refused_starves_no_other_and_becomes_a_dead_task(
         [dead] = DeadTask.query().fetch()
         assert "Cloud Tasks refuses it. UnknownQueueError" in dead.reason
         assert [row.key.id() for row in distant_here()] == []
+
+
+def test_a_task_whose_queue_was_renamed_in_the_meantime_runs_at_its_time(
+    services: Services,
+) -> None:
+    """B8: by the queue that the app declares now."""
+    studio = World(services, tasks=[film], knows_paths=True)
+    with studio.context():
+        before = replace(film, queue="no-such-queue")
+        before.enqueue(studio.clients, film.bind("late", "x"), delay_s=40 * DAY_S)
+        pass_days(studio, 38.5)
+        studio.sweep("/cron/tasks/sweep")
+        assert len(queued(studio)) == 1
+        pass_days(studio, 1.6)
+        assert DeadTask.query().fetch() == []
+        assert len(FilmRun.get_by_id("late").tasks) == 1
 
 
 @dataclass
