@@ -42,6 +42,6 @@ class Schedules(Pattern[DeclaredSchedule]):
             Gauge(
                 "schedules_late_seconds",
                 "Time for which a tick has been due and its work is not enqueued.",
-                late_s(clients),
+                late_s(clients, {part.name: part for part in parts}),
             )
         ]

@@ -47,16 +47,25 @@ def _move(clients: Clients, schedules: Mapping[str, DeclaredSchedule], row: Sche
     except Exception as error:
         if row.next_at < now_utc - UNKNOWN:
             transact(lambda: _put_off(row, now_utc))
-        is_known = row.key.id().partition("|")[0] in schedules
-        if is_known or not isinstance(error, OtherVersionError):
+        if _is_known(schedules, row) or not isinstance(error, OtherVersionError):
             raise
 
 
-def late_s(clients: Clients) -> float:
-    """Return for how many seconds the first row has been overdue."""
+def late_s(clients: Clients, schedules: Mapping[str, DeclaredSchedule]) -> float:
+    """Return for how many seconds the first row that this version knows has been overdue.
+
+    A row of a schedule that was removed from the code is overdue for ever.
+    """
     now_utc = naive_utc(clients.clock.now())
     first = overdue_rows(now_utc).get()
+    if first is not None and not _is_known(schedules, first):
+        rows = overdue_rows(now_utc).fetch(MAX_PER_SWEEP)
+        first = next((row for row in rows if _is_known(schedules, row)), None)
     return (now_utc - first.next_at).total_seconds() if first is not None else 0.0
+
+
+def _is_known(schedules: Mapping[str, DeclaredSchedule], row: ScheduleRow) -> bool:
+    return row.key.id().partition("|")[0] in schedules
 
 
 def _write_rows(clients: Clients, schedules: Sequence[Schedule]) -> int:

@@ -99,3 +99,23 @@ def test_rows_whose_lane_cannot_be_found_starve_no_other(
         sweeps.sweep(world.clients, {"users": users})
         assert row_key("users", "plain").get().next_at > naive_utc(world.clock.now())
         assert row_key("users", "odd").get().first_missed == odd.next_at
+
+
+@one_emulator
+def test_a_schedule_that_was_removed_is_not_said_to_be_late_for_ever(services: Services) -> None:
+    """T2: its row waits for a version that knows it, and hides no other that is late."""
+    part = Schedule("report", report.task, "once", EVERY_TEN, "Europe/Berlin")
+    world = world_of(services, part, USERS)
+    world.sweep(SWEEP)
+    with world.context():
+        world.engine.purge_queue(world.engine.place.queue_name("default"))
+        world.clock.sleep(3 * 3600)
+        sweeps.sweep(world.clients, {})
+        world.clock.sleep(1800)
+        late = [sweeps.late_s(world.clients, known) for known in ({}, {"report": part})]
+        USERS.put(world.clients, "ada", EVERY_TEN, greet_user.bind("ada"))
+        world.clock.sleep(900)
+        late.append(sweeps.late_s(world.clients, {"users": USERS}))
+
+    assert late[:2] == [0, 1800]
+    assert 300 <= late[2] < 900
