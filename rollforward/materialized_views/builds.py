@@ -276,4 +276,7 @@ def _outcome(row: ContinuationRun) -> str:
 
 
 def _failed(row: ContinuationRun) -> int:
+    """Return how many items of a run have failed, in its last retry if it was retried."""
+    while row.retried_by:
+        row = run_key(row.retried_by).get()
     return RunTotals.kept(row).failed if row.totals else 0

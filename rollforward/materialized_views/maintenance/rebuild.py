@@ -44,6 +44,7 @@ from rollforward.materialized_views.maintenance.walks import (
     ROWS,
     Walk,
     Walks,
+    last_tries,
     runs_of,
 )
 from rollforward.materialized_views.view import View
@@ -126,10 +127,11 @@ class ViewMaintenance:
         runs = runs_of(clients, walks, CONFIRM) or runs_of(clients, walks, CATCH_UP)
         phase = CATCH_UP if runs else BACKFILL
         runs = runs or runs_of(clients, walks, BACKFILL)
-        failed = sum(run.totals.failed for run in runs)
+        tries = last_tries(runs, clients)
+        failed = sum(run.totals.failed for run in tries)
         return BuildStatus(
             table,
-            FAILED if failed and all(run.state == FINISHED for run in runs) else phase,
+            FAILED if failed and all(run.state == FINISHED for run in tries) else phase,
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             failed,
@@ -235,7 +237,8 @@ class ViewMaintenance:
             for walk in walks:
                 self._start(clients, step, walk)
             return False
-        return all(run.state == FINISHED and not run.totals.failed for run in runs)
+        tries = last_tries(runs, clients)
+        return all(run.state == FINISHED and not run.totals.failed for run in tries)
 
     def _start(self, clients: Clients, step: str, walk: Walk) -> None:
         jobs = {

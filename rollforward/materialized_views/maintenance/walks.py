@@ -126,6 +126,17 @@ def runs_of(clients: Clients, walks: Sequence[Walk], step: str) -> list[RunProgr
     return runs
 
 
+def last_tries(runs: Sequence[RunProgress], clients: Clients) -> list[RunProgress]:
+    """Return the last retry of each run, or the run itself if it was not retried."""
+    tries = []
+    for run in runs:
+        latest = run
+        while latest.retried_by is not None:
+            latest = progress(latest.retried_by, dots=False, clients=clients)
+        tries.append(latest)
+    return tries
+
+
 def contributions_of(marker: SourceMarker | None, table: str) -> dict[str, list[Any]]:
     """Return a source's contributions to a table by its marker: {row: [sequence, measures]}."""
     return marker.contributions.get(table, {}) if marker else {}

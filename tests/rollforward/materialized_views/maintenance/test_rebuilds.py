@@ -10,6 +10,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward import continuations
 from rollforward.continuations.jobs import RefusedItemError
 from rollforward.continuations.sources import EntitySource, Slice, Span
 from rollforward.datastore.transactions import transact
@@ -313,6 +314,28 @@ def test_a_build_that_failed_is_begun_anew(services: Services) -> None:
         world.settle()
 
         assert tables == ["numbers.1.3"] * 2
+        assert counts(world, Numbers, views) == {"all": 2}
+        assert not busy(views, Numbers)
+        assert differences(views) == []
+
+
+@one_emulator
+def test_a_build_that_failed_goes_on_when_its_walk_is_retried(services: Services) -> None:
+    """C5: what failed is done again, and not the whole table."""
+    play = played(services, [Numbers])
+    with play as (world, views):
+        views.save(world.clients, number("good", 1))
+        Number(id="bad", row="all", said={"m": [1]}).put()
+        world.settle()
+        table = play.builds.rebuild(world.clients, Numbers)
+        world.settle()
+        number("bad", 2).put()
+        run_id = Walk("numbers", table, Number._get_kind()).run_id(BACKFILL)
+        jobs = {job.name: job for job in play.builds.jobs}
+        continuations.retry_failed(world.clients, jobs, run_id)
+        world.settle()
+
+        assert views.catalog().live(Numbers) == table
         assert counts(world, Numbers, views) == {"all": 2}
         assert not busy(views, Numbers)
         assert differences(views) == []

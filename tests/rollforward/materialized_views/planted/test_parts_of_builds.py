@@ -165,8 +165,9 @@ def test_a_step_is_done_when_all_of_its_walks_have_ended_well(
 ) -> None:
     """C5: a walk that has failed for some source stops the build."""
     totals = {letter: SimpleNamespace(failed=int(letter == "x")) for letter in "frx"}
+    states = {"r": RUNNING}
     runs = [
-        SimpleNamespace(state=RUNNING if letter == "r" else FINISHED, totals=totals[letter])
+        SimpleNamespace(state=states.get(letter, FINISHED), totals=totals[letter], retried_by=None)
         for letter in ends
     ]
     monkeypatch.setattr(rebuild, "runs_of", lambda clients, walks, step: runs)

@@ -110,6 +110,7 @@ def run_of(began: int, ended: int | None, state: str = FINISHED, failed: int = 0
         ended=None if ended is None else NOON + datetime.timedelta(minutes=ended),
         state=state,
         totals={"failed": failed} if failed else None,
+        retried_by=None,
     )
 
 
