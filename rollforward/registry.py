@@ -229,7 +229,7 @@ class Registry:
         Args:
             from_step: The first step to run again; "": the failed one.
             runs: The expected number of its runs, or else it is refused; 0: any.
-            request_id: A second retry of steps with this id does nothing.
+            request_id: A second retry or cancellation of steps with this id does nothing.
 
         Raises:
             UnknownRunError: there is none.
@@ -242,6 +242,8 @@ class Registry:
             return controlled.retry(
                 *(clients, parts, run_id), from_step=from_step, runs=runs, request_id=request_id
             )
+        if verb == "cancel" and isinstance(controlled, SteppedPattern):
+            return controlled.cancel(clients, parts, run_id, request_id=request_id)
         if from_step:
             raise RunRefusedError("its pattern has no steps")
         return controlled.control_run(clients, parts, run_id, verb)

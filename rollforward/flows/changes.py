@@ -180,25 +180,41 @@ def signal(
     return _transact(clients, key, body, writes=6)
 
 
-def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
-    """Undo a flow that has not ended; return whether it will end as cancelled."""
+def cancel(clients: Clients, flow: Flow[Any], flow_id: str, *, request_id: str = "") -> bool:
+    """Undo a flow that has not ended, once for a request; return if it will end as cancelled."""
     key = run_key(run_id_of(flow.name, flow_id))
+    if request_id:
+        _check("request_id", request_id, events.MAX_ID_BYTES)
 
     def body() -> bool:
+        transaction = current_transaction()
         row = _existing(pending.get(key), flow_id)
-        if row.has_ended or row.state == UNDOING:
+        unique = cancellation_id(request_id or transaction.id)
+        # By this very call, if a reply was lost. A second one would leave what cannot be undone.
+        is_repeated = unique in row.retries
+        if row.has_ended or row.state == UNDOING or is_repeated:
             return bool(row.state == CANCELLED or row.verdict == CANCELLED)
         row.skips_unknown = row.state == FAILED and row.verdict is not None
         row.passes_new = False
         row.generation += row.state == FAILED  # It runs again.
         _reopen(row)
         row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
+        row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
         row.due = due_at(clients)
         pending.put(row)
         wake_after_commit(clients, flow.task, row)
         return bool(row.verdict == CANCELLED)
 
     return _transact(clients, key, body)
+
+
+def cancellation_id(request_id: str) -> str:
+    """Return the id by which a row knows a request to cancel; one to retry has no prefix.
+
+    >>> cancellation_id("r1")
+    'cancel r1'
+    """
+    return f"cancel {request_id}"
 
 
 def retry(

@@ -189,17 +189,21 @@ class Flow(Generic[P]):
             clients, self, flow_id, event, payload[0] if payload else None, event_id
         )
 
-    def cancel(self, /, *args: Any) -> bool:
+    def cancel(self, /, *args: Any, request_id: str = "") -> bool:
         """Undo a flow: `order.cancel("A1")`; return whether it ends, or has ended, as cancelled.
 
         A step at work ends first. Then the undos of the steps so far are called, the last one
-        first. A flow that has succeeded, or is rejected already, is not cancelled.
+        first. A flow that has succeeded, or is rejected already, is not cancelled. One whose undo
+        has failed is cancelled once more to leave what cannot be undone.
+
+        Args:
+            request_id: A second call with this id, of the flow's last 20 requests, does nothing.
 
         Raises:
             UnknownFlowError: there is none.
         """
         clients, (flow_id,) = with_clients(args)
-        return changes.cancel(clients, self, flow_id)
+        return changes.cancel(clients, self, flow_id, request_id=request_id)
 
     def retry(
         self, /, *args: Any, from_step: str = "", request_id: str = "", new_calls: bool = False

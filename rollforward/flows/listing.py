@@ -66,8 +66,15 @@ def run_details(names: Sequence[str], run_id: str) -> RunDetails:
     return inspection.details_of(names, _row(run_id))
 
 
-def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb: RunVerb) -> str:
-    """Cancel a flow; return its id.
+def control(
+    clients: Clients,
+    flows: Mapping[str, Flow[Any]],
+    run_id: str,
+    verb: RunVerb,
+    *,
+    request_id: str = "",
+) -> str:
+    """Cancel a flow, once for a request; return its id.
 
     Raises:
         UnknownRunError: it does not exist, or no more.
@@ -75,9 +82,10 @@ def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb:
     """
 
     def change(flow: Flow[Any], row: FlowRun) -> None:
-        if verb not in inspection.verbs_of(list(flows), row):
+        is_known = bool(request_id) and changes.cancellation_id(request_id) in row.retries
+        if not is_known and verb not in inspection.verbs_of(list(flows), row):
             raise FlowRefusedError(f"it is a flow that is {row.state}")
-        flow.cancel(clients, row.flow_id)
+        flow.cancel(clients, row.flow_id, request_id=request_id)
 
     return _change(flows, run_id, change)
 

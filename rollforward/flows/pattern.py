@@ -87,6 +87,12 @@ class Flows(SteppedPattern[Flow[Any]]):
     ) -> str:
         return listing.control(clients, {part.name: part for part in parts}, run_id, verb)
 
+    def cancel(
+        self, clients: Clients, parts: Sequence[Flow[Any]], run_id: str, *, request_id: str = ""
+    ) -> str:
+        flows = {part.name: part for part in parts}
+        return listing.control(clients, flows, run_id, "cancel", request_id=request_id)
+
     def retry(
         self,
         clients: Clients,

@@ -265,6 +265,20 @@ class SteppedPattern(Pattern[P]):
         """
         raise UnknownRunError(run_id)
 
+    def cancel(
+        self, clients: Clients, parts: Sequence[P], run_id: str, *, request_id: str = ""
+    ) -> str:
+        """Undo a run that has not ended; return its id.
+
+        Args:
+            request_id: A second call with this id does nothing.
+
+        Raises:
+            UnknownRunError: there is none.
+            RunRefusedError: not as it is now.
+        """
+        return self.control_run(clients, parts, run_id, "cancel")
+
     def count_failed(self, limit: int) -> int:
         """Return how many runs wait for a person, at most `limit`."""
         return 0

@@ -209,7 +209,7 @@ def control_run(
     Args:
         from_step: The first step to run again; "": the failed one.
         runs: The expected number of its runs, or else it is refused; 0: any.
-        idempotency_key: The same key is the same retry of steps.
+        idempotency_key: The same key is the same retry, or cancellation, of steps.
 
     Raises:
         ChangeRefusedError: nothing was changed.
@@ -226,7 +226,7 @@ def control_run(
                 *(clients(), pattern, run_id, known_verb),
                 from_step=from_step,
                 runs=runs,
-                request_id=hashed_name("retry", idempotency_key) if idempotency_key else "",
+                request_id=hashed_name(verb, idempotency_key) if idempotency_key else "",
             )
         except UnknownRunError:
             raise ChangeRefusedError(404, NO_RUN) from None

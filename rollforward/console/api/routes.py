@@ -226,7 +226,8 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
     run_id, _, verb = target.rpartition(":")
     if verb != "retry":
         _check_empty_body()
-        return json_response({"id": changes.control_run(pattern, run_id, verb)})
+        next_id = changes.control_run(pattern, run_id, verb, idempotency_key=idempotency_key())
+        return json_response({"id": next_id})
     asked = typed_body(RetryChange, MAX_BODY_BYTES)
     key = idempotency_key()
     next_id = changes.control_run(pattern, run_id, verb, idempotency_key=key, **asdict(asked))

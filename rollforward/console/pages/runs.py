@@ -98,6 +98,7 @@ def runs() -> ResponseReturnValue:
         first=with_query("/runs", **fields),
         word_of=_verb_word,
         retry_alls=_retry_alls(choice, listed.runs),
+        key=clients().new_id(),
     )
 
 
@@ -130,6 +131,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         tree=[{**vars(branch), "run": _shown(branch.run)} for branch in details.tree],
         feeding=_feeding(pattern, run_id),
         has_steps=_has_steps(pattern),
+        key=clients().new_id(),
     )
 
 
@@ -189,7 +191,12 @@ def change_run() -> ResponseReturnValue:
     form = request.form
     pattern, run_id, verb = (form.get(name, "") for name in ("pattern", "id", "verb"))
     step, runs = form.get("step", ""), int(number_of(form.get("runs", "0"), "runs"))
-    next_id = changes.control_run(pattern, run_id, verb, from_step=step, runs=runs)
+    next_id = changes.control_run(
+        *(pattern, run_id, verb),
+        from_step=step,
+        runs=runs,
+        idempotency_key=form.get("key") or None,
+    )
     path = f"/runs/{quote(pattern, safe='')}/{quote(next_id)}"
     return go_to(path, f"step-{verb}" if _has_steps(pattern) else verb)
 

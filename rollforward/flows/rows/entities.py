@@ -63,7 +63,7 @@ class FlowRun(ndb.Model):
     event_ids = ndb.JsonProperty(default={})  # Of all that came; by which transaction.
     result = ndb.TextProperty()  # What it returned, as JSON.
     started_by = ndb.TextProperty(required=True)  # The transaction that wrote it.
-    # Its last retries, by the id that their caller chose; by which transaction.
+    # Its last retries and cancellations, by the id that their caller chose; by which transaction.
     retries = ndb.JsonProperty(default={})
     written_by = ndb.TextProperty()  # The last write of a delivery: proof that it was made.
     owner = ndb.TextProperty()  # The delivery that works on it, until lease_expires_at.

@@ -111,6 +111,28 @@ def test_a_call_that_failed_in_doubt_is_taken_for_undone_by_nobody(world: World)
     assert CODE.done[-1] == "undo"
 
 
+@one_emulator
+def test_a_cancellation_that_is_sent_twice_does_not_leave_what_cannot_be_undone(
+    world: World,
+) -> None:
+    """W15: its reply was lost, or it was pressed twice; another request is another decision."""
+
+    def kill() -> None:
+        world.plan.break_next("Commit", CRASH_BEFORE, 1)
+
+    def code(step: Steps) -> None:
+        step.undo("undo", CODE.act, "undo")
+        step.outside("call", kill)
+
+    assert start(world, code).state == "failed"
+    states = []
+    for request_id in ("one", "one", "two"):
+        assert probe.cancel(world.clients, ID, request_id=request_id)
+        states.append(go_on(world).state)
+    assert states == ["failed", "failed", "cancelled"]
+    assert CODE.done == ["undo"]
+
+
 def test_a_step_has_ten_attempts_over_a_quarter_of_an_hour(world: World) -> None:
     """W3: unless its flow, or the step, has other ones."""
     policy, now_utc = RetryPolicy(), world.clients.clock.now()
