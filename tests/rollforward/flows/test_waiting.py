@@ -293,3 +293,18 @@ def test_flows_are_forgotten_as_fast_as_they_end(
     assert len(FlowRun.query().fetch(keys_only=True)) == 97
     world.settle()
     assert not FlowRun.query().fetch(keys_only=True)
+
+
+@one_emulator
+def test_flows_are_woken_however_large_they_are(world: World) -> None:
+    """W11: their rows are changed in commits that have room for them; the next sweep goes on."""
+    due = naive_utc(world.clock.now())
+    large = {"step": {"result": "x" * 900_000}}
+    for number in range(20):
+        FlowRun(
+            key=run_key(f"test-probe|{number}"),
+            **{"args": "{}", "started_by": "a test", "created": due, "due": due, "steps": large},
+        ).put()
+    tasks = {"test-probe": probe.task}
+    assert sum(sweep.wake_due(world.clients, tasks) for _ in range(7)) == 20
+    assert sweep.wake_due(world.clients, tasks) == 0
