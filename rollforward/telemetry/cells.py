@@ -1,12 +1,14 @@
 """Cells of numbers that the worker processes of one instance share, each process in its own file.
 
 A process adds to its own cells alone, in mapped memory; any process reads all files. So a scrape
-that meets one worker gets the sum of the instance. A dead worker's file stays, and no sum falls.
+that meets one worker gets the sum of the instance. A dead worker's file stays, and no sum falls:
+the next process continues with it, so there are no more files than processes lived at once.
 Without a folder the cells are this process's alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -14,10 +16,13 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FILE_BYTES = 1024 * 1024
-FOLDER = ".metrics"  # The folder's visible files are those of living processes.
+# Hidden: the folder's visible files are those of living processes. Processes of releases that write
+# `.metrics` do not lock their files.
+FOLDER = ".cells"
 
 Key = tuple[str, ...]
 
@@ -36,10 +41,15 @@ class Cells:
             folder: The folder that the processes of the instance share.
         """
         self._lock = threading.Lock()
-        self._offsets: dict[Key, int] = {}
+        self._offsets: dict[tuple[Key, int], int] = {}  # By key and count of numbers.
         self._folder: Path | None = None
         self._memory = self._mapped(folder, file_bytes)
-        self._USED.pack_into(self._memory, 0, self._USED.size)
+        try:
+            self._offsets = {(key, count): at for key, at, count in self._places(self._memory)}
+        except (ValueError, TypeError, struct.error):  # Torn, as by a loss of power.
+            self._memory[:] = bytes(file_bytes)
+        if not any(self._memory[: self._USED.size]):
+            self._USED.pack_into(self._memory, 0, self._USED.size)
 
     def add(self, key: Key, amounts: Sequence[tuple[int, float]], count: int) -> bool:
         """Add amounts to the numbers of a row, each at its index.
@@ -48,7 +58,7 @@ class Cells:
             False: the row is new, and there is no room for it.
         """
         with self._lock:
-            at = self._offsets.get(key) or self._new_row(key, count)
+            at = self._offsets.get((key, count)) or self._new_row(key, count)
             if not at:
                 return False
             for index, amount in amounts:
@@ -71,9 +81,10 @@ class Cells:
             try:
                 shared = Path(folder) / FOLDER
                 shared.mkdir(exist_ok=True)
-                fd, _ = tempfile.mkstemp(dir=shared, prefix=f"{os.getpid()}-")
-                os.write(fd, bytes(file_bytes))  # Zeros, not a hole, as a full disk has no page.
-                memory = mmap.mmap(fd, file_bytes)
+                fd = _file_of_a_dead_process(shared, file_bytes)
+                if fd is None:
+                    fd = _new_file(shared, file_bytes)
+                memory = mmap.mmap(fd, file_bytes)  # Keeps the file, and its lock.
                 os.close(fd)
             except OSError:
                 return mmap.mmap(-1, file_bytes)
@@ -93,7 +104,7 @@ class Cells:
         self._ROW.pack_into(self._memory, used, len(text), count)
         self._memory[used + self._ROW.size : at] = text
         self._USED.pack_into(self._memory, 0, end)  # Last: the row is whole now.
-        self._offsets[key] = at
+        self._offsets[key, count] = at
         return at
 
     def _contents(self) -> Iterator[bytes]:
@@ -104,6 +115,11 @@ class Cells:
             yield path.read_bytes()
 
     def _rows(self, content: bytes) -> Iterator[tuple[Key, list[float]]]:
+        for key, at, count in self._places(content):
+            yield key, list(struct.unpack_from(f"{count}d", content, at))
+
+    def _places(self, content: bytes | mmap.mmap) -> Iterator[tuple[Key, int, int]]:
+        """Yield the key of each row, and the place and the count of its numbers."""
         if len(content) < self._USED.size:
             return
         (used,) = self._USED.unpack_from(content, 0)
@@ -112,6 +128,28 @@ class Cells:
             size, count = self._ROW.unpack_from(content, at)
             at += self._ROW.size
             key = tuple(json.loads(content[at : at + size]))
-            numbers_at = at + size
-            at = numbers_at + count * self._NUMBER.size
-            yield key, list(struct.unpack_from(f"{count}d", content, numbers_at))
+            yield key, at + size, count
+            at += size + count * self._NUMBER.size
+
+
+def _new_file(folder: Path, file_bytes: int) -> int:
+    fd, _ = tempfile.mkstemp(dir=folder, prefix=f"{os.getpid()}-")
+    with suppress(OSError):  # Of a file system without locks: nobody continues with the file.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(fd, bytes(file_bytes))  # Zeros, not a hole, as a full disk has no page.
+    return fd
+
+
+def _file_of_a_dead_process(folder: Path, file_bytes: int) -> int | None:
+    """Open and lock a whole file that no process has locked."""
+    for path in sorted(folder.iterdir()):
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except OSError:
+            continue  # Another user's.
+        if os.fstat(fd).st_size == file_bytes:  # Otherwise its process is about to write it.
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+        os.close(fd)
+    return None
