@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rollforward.runtime.clients import Clients
 
+# Tells a named task from those that have its name later: Cloud Tasks frees a name one day.
+BORN_HEADER = "X-Rollforward-Born"
+
 
 @dataclass(frozen=True)
 class Message:

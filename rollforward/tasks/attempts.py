@@ -74,6 +74,7 @@ class TaskDelivery:
     last_answer: str  # "": none, or this is the first.
     waits: int = 0  # Planned waits before, each of which created the task again.
     due_s: float = 0.0  # By the clock of the queue, in seconds since 1970; 0: unknown.
+    born: str = ""  # Tells it from tasks that had its name before; "": it has no name of ours.
 
     @property
     def attempts_id(self) -> str:

@@ -6,6 +6,7 @@ The functions that speak with the service import its library: see `open_cloud_ta
 from __future__ import annotations
 
 import datetime
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ from google.protobuf import field_mask_pb2, timestamp_pb2
 from google.rpc import code_pb2
 
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.runtime.messages import Message
+from rollforward.runtime.messages import BORN_HEADER, Message
 from rollforward.tasks.errors import (
     PERMANENT_ERRORS,
     NotAttemptedError,
@@ -260,6 +261,8 @@ class CloudTaskQueue:
 
         cloud_task = tasks_v2.Task()
         headers = {"Content-Type": "application/json", **message.headers}
+        if message.name is not None:
+            headers.setdefault(BORN_HEADER, secrets.token_hex(4))
         if isinstance(self._target, UrlTarget):
             cloud_task.http_request = tasks_v2.HttpRequest(
                 url=self._target.base_url + message.path,

@@ -6,7 +6,8 @@ path, body and queue. Headers say which task it continues, so that attempts, dea
 `current_task()` see one task.
 
 The new name follows from the old one and the number of waits before. A repeated delivery therefore
-creates nothing.
+creates nothing. A caller's name is free again a day after its task, which may have waited for
+longer: so a header that is drawn for each named task is a part of the new name, too.
 
 Lost: a limit of attempts that `enqueue(max_attempts=...)` gave Cloud Tasks.
 """
@@ -22,7 +23,7 @@ from dataclasses import replace
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import utc_at
-from rollforward.runtime.messages import Message
+from rollforward.runtime.messages import BORN_HEADER, Message
 from rollforward.tasks.attempts import TaskDelivery
 from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.errors import PERMANENT_ERRORS
@@ -42,6 +43,7 @@ _PATH_CHARS = "/:@!$&'()*+,;=~"
 _MAX_NAME_CHARS = 500
 _TASK_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{_MAX_NAME_CHARS}}}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_BORN = re.compile(r"[0-9a-f]{8}")
 
 
 def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
@@ -64,13 +66,14 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
     now_utc = max(clients.clock.now(), utc_at(delivery.due_s))
     due = now_utc + datetime.timedelta(seconds=after_s)
     arguments.extend(clients, delivery.body, due)
+    born = {BORN_HEADER: delivery.born} if delivery.born else {}
     message = Message(
         urllib.parse.quote(delivery.path, safe=_PATH_CHARS),
         delivery.queue.rpartition("/")[2],
         delivery.body,
-        _next_name(name, waits),
+        _next_name("-".join([name, *born.values()]), waits),
         due,
-        headers={TASK_HEADER: name, WAITS_HEADER: str(waits), **trace_headers()},
+        headers={TASK_HEADER: name, WAITS_HEADER: str(waits), **born, **trace_headers()},
         deadline_s=deadline_of(clients, delivery.path),
     )
     too_far_s = max(0.0, after_s - DISTANT_AFTER_S)
@@ -93,6 +96,12 @@ def continued(headers: Mapping[str, str]) -> tuple[str, int]:
     if _TASK_ID.fullmatch(name) and _NUMBER.fullmatch(waits):
         return name, int(waits)
     return "", 0
+
+
+def born_of(headers: Mapping[str, str]) -> str:
+    """Return what tells a delivered task from others of its name; "": nothing does."""
+    born = headers.get(BORN_HEADER, "")
+    return born if _BORN.fullmatch(born) else ""
 
 
 def version_wait_s(waits: int) -> float:

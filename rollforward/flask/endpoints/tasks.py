@@ -282,7 +282,8 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
 
 def _delivery(body: bytes) -> TaskDelivery:
     retries = _header("TaskRetryCount")
-    first_name, waited = waits.continued(dict(request.headers))
+    headers = dict(request.headers)
+    first_name, waited = waits.continued(headers)
     return TaskDelivery(
         path=request.path,
         queue=_header("QueueName"),
@@ -292,6 +293,7 @@ def _delivery(body: bytes) -> TaskDelivery:
         last_answer=_header("TaskPreviousResponse"),
         waits=waited,
         due_s=_due_s(_header("TaskETA")),
+        born=waits.born_of(headers),
     )
 
 

@@ -16,6 +16,7 @@ from rollforward import outbox
 from rollforward.datastore.transactions import NoTransactionError, current_transaction, transact
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime.messages import BORN_HEADER
 from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
 from rollforward.tasks.stored.names import MAX_COMMITTED_BYTES
@@ -85,6 +86,8 @@ def test_a_task_of_the_outbox_is_the_task_that_enqueue_creates(world: World) -> 
         candidate for candidate in world.engine.queues.all() if candidate.name.endswith("/default")
     ]
     direct, relayed = [messages.Task.FromString(task.spec) for task in queue.tasks.values()]
+    for each in (direct, relayed):
+        assert each.http_request.headers.pop(BORN_HEADER)  # Drawn for each.
     assert relayed.http_request == direct.http_request
     assert relayed.schedule_time == direct.schedule_time
     assert relayed.name.endswith(hashed_name(step.path, "in a transaction"))

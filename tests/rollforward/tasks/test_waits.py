@@ -19,6 +19,14 @@ def test_headers_that_are_no_names_are_no_names() -> None:
     assert waits.continued({"X-Rollforward-Task": "a", "X-Rollforward-Waits": "7"}) == ("a", 7)
 
 
+def test_a_header_that_tells_nothing_of_a_name_is_none() -> None:
+    """It becomes a part of a task's name."""
+    texts = ("0123abcd", "", "0123ABCD", "0123abc", "0123abcd/")
+
+    born = [waits.born_of({"X-Rollforward-Born": text}) for text in texts]
+    assert (born, waits.born_of({})) == (["0123abcd", "", "", "", ""], "")
+
+
 def test_the_longest_name_has_room_for_a_wait() -> None:
     """500 characters are the most that Cloud Tasks takes."""
     assert waits._next_name("n" * 490, 3) == "n" * 490 + "-w3"

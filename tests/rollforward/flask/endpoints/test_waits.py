@@ -166,6 +166,27 @@ def test_a_repeated_delivery_creates_no_second_task(world: World, queue: Queue, 
     assert [task.name.rpartition("/")[2] for task in world.live_tasks("default")] == ["t1-w1"]
 
 
+def test_a_later_task_of_a_name_waits_as_the_first_one_did(
+    world: World, app: Flask, work: Work
+) -> None:
+    """H1: Cloud Tasks frees its name before those of the first one's waits, which ended later."""
+    enqueued(world, app, work)
+    work.raises = Retry("the courier is out", after_s=6 * 3600)
+    answers = [attempt(world)]
+    work.raises = None
+    answers.append(attempt(world))
+    task: Task[Act] = Task(PATH, "default", Act, work)
+    while not task.enqueue(world.clients, Act("y"), name=("one",)):
+        world.clock.sleep(3600)
+
+    work.raises = Retry("the courier is out", after_s=60)
+    answers.append(attempt(world))
+    work.raises = None
+    answers.append(attempt(world))
+    assert answers == [200, 204, 200, 204]
+    assert work.done == [Act("x"), Act("x"), Act("y"), Act("y")]
+
+
 def test_a_wait_that_cannot_be_stored_comes_again(world: World, queue: Queue, work: Work) -> None:
     """H2: Cloud Tasks does not answer: the delivery has not ended well."""
     work.raises = Retry("later", after_s=60)
