@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 I = TypeVar("I")  # noqa: E741  An item.
 
+MAX_FLUSH_INTERVAL_S = 24 * 3600
 FLUSH_INTERVAL_S = 0.25
 # Unflushed sums.
 MAX_KEYS = 10_000
@@ -69,7 +70,15 @@ class Accumulator(Generic[I]):
         Args:
             combine: Combines two items into one, in any order.
             flush_interval_s: The seconds between two flushes, which a crash may lose.
+
+        Raises:
+            ValueError: the interval is not positive, or longer than a day.
         """
+        if not 0 < flush_interval_s <= MAX_FLUSH_INTERVAL_S:
+            raise ValueError(
+                f"flush_interval_s must be above 0, and at most {MAX_FLUSH_INTERVAL_S}, got "
+                f"{flush_interval_s}"
+            )
         self.name = name
         self.fork_join = fork_join
         self.combine = combine

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+# Of a policy without a bound of its own, such as infinity: a later time would have no date.
+LONGEST_S = 366 * 24 * 3600.0
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -16,7 +19,7 @@ class RetryPolicy:
         attempts: How often it may fail; None: any number of times.
         first_s: Seconds before the second attempt.
         factor: Each pause is longer than the last one by this factor.
-        longest_s: No pause is longer, in seconds.
+        longest_s: No pause is longer, in seconds, nor is any than a year.
         until: An aware time after which a failure is the last one; None: there is none.
     """
 
@@ -43,10 +46,11 @@ class RetryPolicy:
         >>> [RetryPolicy().pause_s(failures) for failures in (1, 2, 5, 30)]
         [1.0, 2.0, 16.0, 600.0]
         """
+        longest_s = min(self.longest_s, LONGEST_S)
         try:
-            return float(min(self.longest_s, self.first_s * self.factor ** (failures - 1)))
+            return float(min(longest_s, self.first_s * self.factor ** (failures - 1)))
         except OverflowError:
-            return self.longest_s
+            return longest_s
 
     def is_over(self, failures: int, now_utc: datetime.datetime) -> bool:
         """Return whether there is no further attempt after a number of failures."""

@@ -141,6 +141,13 @@ def test_a_step_has_ten_attempts_over_a_quarter_of_an_hour(world: World) -> None
     assert sum(pauses) == pytest.approx(15 * 60, rel=0.5)
 
 
+@pytest.mark.parametrize("failures", [60, 5_000])
+def test_a_policy_without_a_bound_pauses_for_a_year_at_most(failures: int) -> None:
+    """W3: a time that has no date would fail the flow, or make its call again and again."""
+    policy = RetryPolicy(attempts=None, longest_s=float("inf"))
+    assert policy.pause_s(failures) == 366 * 24 * 3600
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

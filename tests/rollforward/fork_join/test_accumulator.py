@@ -244,3 +244,10 @@ def until(claim: Callable[[], bool]) -> None:
     while not claim():
         assert time.monotonic() < ends_at, "it did not happen"
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("interval_s", [0, -1.0, float("nan"), float("inf"), 1e18])
+def test_an_interval_that_no_thread_can_wait_for_is_refused(interval_s: float) -> None:
+    """The thread that flushes would end at its first wait, and nothing would be stored by it."""
+    with pytest.raises(ValueError, match="flush_interval_s must be above 0"):
+        Accumulator("tallies", MARKS, combine, flush_interval_s=interval_s)
