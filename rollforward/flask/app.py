@@ -84,11 +84,14 @@ def serve(
         mount(app, settings, clients, registry, console=console)
         return app.extensions["wiring"]  # type: ignore[no-any-return]
 
+    mounted: list[Wiring] = []
+
     def open_wiring() -> Wiring:
-        settings = Settings.from_environment(os.environ)
-        clients = open_clients(settings, services or {}, registry)
-        wiring = mount_on(settings, clients)
-        start(settings, clients, registry)
+        if not mounted:  # Otherwise a worker could not start on it, and is to try again.
+            settings = Settings.from_environment(os.environ)
+            mounted.append(mount_on(settings, open_clients(settings, services or {}, registry)))
+        wiring = mounted[0]
+        start(wiring.settings, wiring.clients, registry)
         return wiring
 
     Opening(app, registry, services or {}, mount_on, open_wiring)

@@ -141,6 +141,26 @@ def test_an_app_that_cannot_be_opened_can_be_opened_later(
 
 
 @pytest.mark.usefixtures("local")
+def test_an_app_whose_worker_could_not_start_is_mounted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each request says why, until it starts: no second mount is refused by Flask instead."""
+    refusals = [RuntimeError("can't start new thread")] * 2
+
+    def start(*args: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr("rollforward.flask.app.start", start)
+    app = declared(greet)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="new thread"):
+            app.test_client().get("/health/live")
+
+    assert app.test_client().get("/health/live").status_code == 200
+
+
+@pytest.mark.usefixtures("local")
 def test_middleware_around_the_app_stays_around_it() -> None:
     """Whether it is put there before `serve` or after."""
     order = []
