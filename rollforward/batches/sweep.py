@@ -173,10 +173,8 @@ def _forget(clients: Clients, batch: str) -> bool:
         if state is None:
             return False
         if has_rows:  # The task that deletes them got lost, by a queue that was purged.
-            state.remove_at = naive_utc(clients.clock.now()) + LOOKED_AT_AGAIN
             outbox.enqueue(clients, remove_rows, Remove(batch))
-            state.put()
-        elif is_parent:
+        if has_rows or is_parent:
             state.remove_at = naive_utc(clients.clock.now()) + LOOKED_AT_AGAIN
             state.put()
         else:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from google.cloud import ndb
 
 from rollforward.continuations.entities import DONE, SKIPPED, ContinuationPage, pages_of
+from rollforward.datastore.batched import count_within
 
 I = TypeVar("I")  # noqa: E741  An item.
 I_co = TypeVar("I_co", covariant=True)
@@ -67,9 +68,9 @@ class Source(Protocol[I_co]):
 def read_page(source: Source[I], span: Span, size: int) -> Slice[I]:
     """Return the first items of a span, at most `size`, and no more than a page's row can name."""
     read = source.read(span, size)
-    bytes_of = (len(json.dumps(name)) + len(", ") for name in read.names)
-    fitting = sum(in_all <= MAX_NAMES_BYTES for in_all in itertools.accumulate(bytes_of))
-    return read if fitting == len(read.names) else source.read(span, max(1, fitting))
+    sizes = (len(json.dumps(name)) + len(", ") for name in read.names)
+    count = count_within(MAX_NAMES_BYTES, sizes)
+    return source.read(span, count) if count < len(read.names) else read
 
 
 class EntitySource:

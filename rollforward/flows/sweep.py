@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.batched import batched
+from rollforward.datastore.batched import batched, count_within
 from rollforward.datastore.conversion.protobufs import protobuf_of
 from rollforward.datastore.expiry import expired, expiry
 from rollforward.datastore.transactions import transact
@@ -79,9 +78,8 @@ def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[FlowArgs]
     """Let flows be due later, in a transaction; return the arguments of the due ones' tasks."""
     rows = [row for row in ndb.get_multi(keys) if row is not None]
     due = [row for row in rows if row.due is not None and row.due <= now_utc]
-    sizes = itertools.accumulate(protobuf_of(row).ByteSize() for row in due)
     # The next sweep wakes those that a commit has no room for.
-    due = due[: max(1, sum(size <= MAX_COMMIT_BYTES for size in sizes))]
+    due = due[: count_within(MAX_COMMIT_BYTES, (protobuf_of(row).ByteSize() for row in due))]
     for row in due:
         # Whose turn waits in a lane is delivered by that: it may be there for days.
         doublings = MOST_DOUBLINGS if row.turn is not None else min(row.sweeps, MOST_DOUBLINGS)
