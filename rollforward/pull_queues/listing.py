@@ -113,7 +113,7 @@ def letter_of(queue: PullQueue, letter_id: str) -> Letter:
         UnknownLetterError: there is none.
     """
     row = None
-    if 0 < len(letter_id.encode()) <= MAX_ID_BYTES:
+    if len(letter_id.encode()) <= MAX_ID_BYTES:
         row = item_key(queue.name, letter_id).get()
     if row is None or row.dead is None:
         raise UnknownLetterError(letter_id)
@@ -127,7 +127,7 @@ def change_letter(clients: Clients, queue: PullQueue, letter_id: str, verb: Lett
         UnknownLetterError: there is none, or no more.
     """
     act = queue.replay if verb == "replay" else queue.discard
-    is_id = 0 < len(letter_id.encode()) <= MAX_ID_BYTES
+    is_id = len(letter_id.encode()) <= MAX_ID_BYTES
     if not (is_id and act(clients, ItemId(letter_id))):
         raise UnknownLetterError(letter_id)
 
