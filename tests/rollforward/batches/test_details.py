@@ -1,0 +1,244 @@
+"""Batches as operators look at them: their facts, refusals, and trees as far as they are shown."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rollforward.batches import listing, pattern, sweep, tree
+from rollforward.batches.entities import (
+    COMPLETED,
+    REMOVED,
+    BatchPage,
+    BatchResults,
+    BatchState,
+    page_id,
+    page_key,
+    results_key,
+    state_key,
+)
+from rollforward.batches.pattern import Batches
+from rollforward.tasks.runs import (
+    RunDetails,
+    RunIssue,
+    RunLink,
+    RunQuery,
+    RunRefusedError,
+    RunVerb,
+    UnknownRunError,
+)
+from tests.infra.world import World
+from tests.rollforward.batches.harness import NOTES, notes
+
+NAMES = ["trees"]
+CREATED = datetime.datetime(2031, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
+AN_HOUR_LATER = CREATED + datetime.timedelta(hours=1)
+
+
+def keep(batch_id: str, parent: str = "", **fields: Any) -> None:
+    """Store a batch without its members."""
+    values = {"policy": "all", "keep_s": 60.0, "created": CREATED, **fields}
+    row = BatchState(key=state_key(f"trees:{batch_id}"), **values)
+    row.parent = f"trees:{parent}" if parent else None
+    row.put()
+
+
+def details(batch_id: str) -> RunDetails:
+    return listing.run_details(NAMES, f"trees:{batch_id}")
+
+
+def children(count: int, parent: str = "root") -> dict[str, str]:
+    return {f"{parent}.{number:02d}": parent for number in range(count)}
+
+
+CHAIN = {f"b{number}": f"b{number - 1}" if number else "" for number in range(8)}
+NARROW = {"root": "", **children(tree.MAX_ASKED)}
+FULL = {"root": "", **children(tree.MAX_BELOW)}
+MORE = {"root": "", **children(tree.MAX_BELOW + 1)}
+DEEP = {"root": "", **children(2), **children(1, "root.00"), **children(1, "root.01")}
+
+
+@pytest.mark.parametrize(
+    ("parents", "looked_at", "expected"),
+    [
+        (CHAIN, "b7", [f"{depth} b{depth + 2}" for depth in range(6)]),
+        (NARROW, "root", ["0 root", *(f"1 {row}" for row in children(7)), "1 root.07 ..."]),
+        (FULL, "root", ["0 root", *(f"1 {row} ..." for row in children(16))]),
+        (MORE, "root", ["0 root ...", *(f"1 {row} ..." for row in children(16))]),
+        (DEEP, "root", ["0 root", "1 root.00", "2 root.00.00", "1 root.01", "2 root.01.00"]),
+        (DEEP, "root.00", ["0 root", "1 root.00", "2 root.00.00"]),
+        ({"root": ""}, "root", []),
+    ],
+    ids=["deep", "asked", "full", "more", "both", "side", "alone"],
+)
+def test_a_tree_is_shown_as_far_as_a_page_reads(
+    world: World, parents: Mapping[str, str], looked_at: str, expected: list[str]
+) -> None:
+    """Five above, sixteen below of eight; what may have more below it says so."""
+    with world.context():
+        for batch_id, parent in parents.items():
+            keep(batch_id, parent)
+        branches = details(looked_at).tree
+
+    assert [
+        f"{one.depth} {one.run.id.partition(':')[2]}{' ...' * one.left_out}" for one in branches
+    ] == expected
+
+
+def keep_page(letters: str, errors: Mapping[int, str]) -> None:
+    page = page_id("trees:b", "added", 0, "")
+    BatchPage(key=page_key(page), letters=letters, results=1).put()
+    outcomes = [[0, 1, True, "a result"], *([at, 1, False, text] for at, text in errors.items())]
+    BatchResults(key=results_key(page, 0), results=outcomes).put()
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_the_facts_of_a_batch(world: World, is_running: bool) -> None:
+    """Its numbers, its members and the errors of those that failed; what waits is cancelled."""
+    over = {"state": COMPLETED, "outcome": "cancelled", "completed": AN_HOUR_LATER}
+    fields: dict[str, Any] = {} if is_running else {**over, "cancelled": 1, "sealed": True}
+    with world.context():
+        keep("b", "a", members=4, done=1, failed=2, generation=3, wakes=2, **fields)
+        keep_page("df.f", {1: "the second", 3: "the fourth"})
+        shown = details("b")
+
+    run, [part] = shown.run, shown.parts
+    assert (run.name, run.expected, run.part_of) == ("trees", 4, RunLink("batches", "trees:a"))
+    ended = None if is_running else AN_HOUR_LATER.replace(tzinfo=datetime.UTC)
+    assert (run.started, run.ended) == (CREATED.replace(tzinfo=datetime.UTC), ended)
+    open_count = int(is_running)
+    expected = {"done": 1, "skipped": 1 - open_count, "failed": 2, "waiting": open_count}
+    assert run.counts == expected
+    assert (part.items, part.progressed) == ("df.f" if is_running else "dfsf", ended or run.started)
+    assert shown.issues == [
+        RunIssue("trees:b:added:000000:1", "failed", "the second"),
+        RunIssue("trees:b:added:000000:3", "failed", "the fourth"),
+    ]
+    assert shown.numbers == {
+        "generation": 3,
+        "sealed": "no" if is_running else "yes",
+        "outcome": "none yet" if is_running else "cancelled",
+        "callback": "none",
+        "parent": RunLink("batches", "trees:a"),
+        "wakes": 2,
+    }
+
+
+ENDED: dict[str, Any] = {
+    "state": COMPLETED,
+    "outcome": "failed",
+    "members": 2,
+    "done": 1,
+    "failed": 1,
+}
+DONE: dict[str, Any] = {"state": COMPLETED, "outcome": "succeeded", "members": 1, "done": 1}
+
+
+@pytest.mark.parametrize(
+    ("parent", "fields", "verb", "reason"),
+    [
+        ("", {}, "resume", "it is a batch"),
+        ("", ENDED, "cancel", "it is complete"),
+        ("a", ENDED, "retry", "it is a member of trees:a: tell that"),
+        ("", {"failed": 1}, "retry", "it is running"),
+        ("", DONE, "retry", "no member failed or was cancelled"),
+        ("", {**ENDED, "policy": "done-at", "done_at": 1, "done": 1}, "retry", "no member failed"),
+    ],
+)
+def test_what_cannot_be_done_to_a_batch_says_why(
+    world: World, parent: str, fields: Mapping[str, Any], verb: RunVerb, reason: str
+) -> None:
+    with world.context():
+        keep("b", parent, **fields)
+        with pytest.raises(RunRefusedError, match=f"^{reason}"):
+            listing.control(world.clients, NAMES, "trees:b", verb)
+
+
+def test_a_batch_that_no_declaration_knows_is_cancelled_and_not_run_again(world: World) -> None:
+    with world.context():
+        keep("b", **ENDED)
+        with pytest.raises(RunRefusedError, match="declares no batch trees"):
+            listing.control(world.clients, ["notes"], "trees:b", "retry")
+        keep("b")
+        assert listing.control(world.clients, ["notes"], "trees:b", "cancel") == "trees:b"
+        assert listing.run_details(["notes"], "trees:b").run.state == "cancelled"
+
+
+def test_a_batch_that_is_being_removed_is_neither_listed_nor_found(world: World) -> None:
+    """Nor is one of another name or state, in a list that asks for one."""
+    with world.context():
+        keep("removed", state=REMOVED, outcome="failed")
+        keep("cancelled", state=COMPLETED, outcome="cancelled")
+        keep("failed", **ENDED)
+        keep("open")
+        listed = {
+            query: {run.id for run in listing.list_runs(NAMES, query).runs}
+            for query in (
+                RunQuery(name="trees"),
+                *(RunQuery(state=state, name="trees") for state in ("running", "finished")),
+                RunQuery(state="cancelled", name="tree"),
+            )
+        }
+        with pytest.raises(UnknownRunError):
+            details("removed")
+
+    named = [{"cancelled", "failed", "open"}, {"open"}, {"failed"}, set()]
+    assert list(listed.values()) == [{f"trees:{row}" for row in rows} for rows in named]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_the_first_errors_of_a_batch_are_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(listing, "MAX_ISSUES", most)
+    with world.context():
+        keep("b", failed=2)
+        keep_page("dff", {1: "the second", 2: "the third"})
+        reasons = [issue.reason for issue in details("b").issues]
+
+    assert reasons == ["the second", "the third"][:most]
+
+
+def gauges(world: World) -> dict[str, float]:
+    with world.context():
+        found = Batches().gauges(world.clients, [NOTES])
+    return {gauge.name: gauge.value for gauge in found}
+
+
+def test_gauges_tell_the_open_batches_and_the_oldest(world: World) -> None:
+    """An hour apart; a batch that is sealed and done counts no more."""
+    before = gauges(world)  # Batches of others are there already.
+    for batch_id in ("first", "second"):
+        with world.context():
+            NOTES.populate(world.clients, batch_id, notes("a"))
+        world.clock.sleep(3_600)
+
+    both = gauges(world)
+    with world.context():
+        NOTES.seal(world.clients, "first")
+    world.settle()
+    one = gauges(world)
+
+    counts = [found["batches_running"] - before["batches_running"] for found in (both, one)]
+    assert counts == [2, 1]
+    assert both["batches_oldest_seconds"] == pytest.approx(7_200, abs=2)
+    assert 3_600 <= one["batches_oldest_seconds"] < 3_700
+
+
+@pytest.mark.parametrize("most", [1, 4, 5, 6])
+def test_gauges_count_more_batches_than_they_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Up to a limit of its own."""
+    before = gauges(world)["batches_running"]
+    with world.context():
+        for batch_id in ("first", "second"):
+            keep(batch_id)
+    monkeypatch.setattr(pattern, "MAX_MEASURED", most)
+
+    assert gauges(world)["batches_running"] == before + 2
+    monkeypatch.setattr(sweep, "MAX_COUNTED", most)
+    assert gauges(world)["batches_running"] == min(most, before + 2)
