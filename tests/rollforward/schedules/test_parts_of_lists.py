@@ -12,8 +12,9 @@ from google.cloud import ndb
 
 from rollforward.runtime.clock import TimeRange
 from rollforward.schedules import listing
-from rollforward.schedules.entities import MAX_RECENT, ScheduleRow, row_key
+from rollforward.schedules.entities import MAX_RECENT, RecentTick, ScheduleRow, row_key
 from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import BEGUN, CancellableTask, handle_key
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -149,6 +150,32 @@ def test_a_run_is_dead_while_its_last_dead_task_is_open(
         Memory.current.put(letter)
     [run] = listing._runs(CLIENTS, [work])
     assert run.state == state
+
+
+@pytest.mark.parametrize(
+    ("age", "state"), [(LIFE, "done"), (LIFE + datetime.timedelta(seconds=1), "unknown")]
+)
+def test_a_run_without_a_trace_is_done_for_as_long_as_a_trace_is_kept(
+    age: datetime.timedelta, state: str
+) -> None:
+    """T4: of earlier ones nothing is known."""
+    row = row_of("a")
+    row.note_ticks([NOON - age], "/now", "now")
+    works = [listing._work(PART, row.key.id(), tick) for tick in row.recent_ticks]
+
+    assert [run.state for run in listing._runs(CLIENTS, works)] == [state]
+
+
+@pytest.mark.parametrize(("error", "shown"), [("Reject", "Reject"), ("", "x" * 100)])
+def test_a_dead_run_says_its_error_or_else_how_its_reason_begins(error: str, shown: str) -> None:
+    """T4: as an entry of the dead tasks does."""
+    [work] = [listing._work(PART, "bills|a", RecentTick(NOON, "r1"))]
+    dead = SimpleNamespace(
+        resolved=False, error=error, reason="x" * 101, key=SimpleNamespace(id=lambda: "dead")
+    )
+    run = listing._run(work, None, dead, NOON)
+
+    assert (run.state, run.dead_id, run.error, run.task) == ("dead", "dead", shown, work.task_name)
 
 
 _PAGE = test_a_page_of_users_schedules_is_followed_by_one_with_more
