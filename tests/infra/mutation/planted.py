@@ -44,6 +44,8 @@ OUTBOX_TESTS = _in(
     "parts_of_the_outbox",
     start="test_",
 )
+# How patterns are listed and looked at.
+OF_RUNS = _in(f"{TESTS}/console/runs", "list_of_runs", "runs_of_patterns", start="test_")
 PACKAGES = {
     "runtime": Package(
         ["rollforward/*.py", "rollforward/runtime/**/*.py"],
@@ -73,7 +75,11 @@ PACKAGES = {
     "stored tasks": Package(
         ["rollforward/tasks/stored/*.py"], [f"{TESTS}/tasks/stored/test_*.py"], BY_TEXT
     ),
-    "schedules": Package(["rollforward/schedules/*.py"], [f"{TESTS}/schedules/test_*.py"], BY_TEXT),
+    "schedules": Package(
+        ["rollforward/schedules/*.py"],
+        [f"{TESTS}/schedules/test_*.py", f"{TESTS}/console/test_schedules.py"],
+        BY_TEXT,
+    ),
     "continuations": Package(
         ["rollforward/continuations/*.py", "rollforward/continuations/pages/*.py"],
         [
@@ -107,7 +113,7 @@ PACKAGES = {
     ),
     "views": Package(
         ["rollforward/materialized_views/**/*.py"],
-        [f"{TESTS}/materialized_views/**/test_*.py"],
+        [f"{TESTS}/materialized_views/**/test_*.py", *OF_RUNS],
         DEEP,
     ),
     "streams": Package(
@@ -118,7 +124,9 @@ PACKAGES = {
     "query_cache": Package(
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
     ),
-    "batches": Package(["rollforward/batches/**/*.py"], [f"{TESTS}/batches/**/test_*.py"], DEEP),
+    "batches": Package(
+        ["rollforward/batches/**/*.py"], [f"{TESTS}/batches/**/test_*.py", *OF_RUNS], DEEP
+    ),
     "flows": Package(
         ["rollforward/flows/**/*.py"],
         [
@@ -131,7 +139,11 @@ PACKAGES = {
     "lanes": Package(["rollforward/lanes/**/*.py"], [f"{TESTS}/lanes/**/test_*.py"], DEEP),
     "pull_queues": Package(
         ["rollforward/pull_queues/*.py"],
-        [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/api/test_pull_queues.py"],
+        [
+            f"{TESTS}/pull_queues/test_*.py",
+            "tests/rollforward/flask/api/test_pull_queues.py",
+            *_in(f"{TESTS}/console", "test_letters", "runs/test_runs_of_patterns"),
+        ],
         (*DEEP, "test_jumping_clocks"),
     ),
     "gunicorn": Package(
