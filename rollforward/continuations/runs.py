@@ -188,7 +188,7 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
         retry_of=run_id,
         page_size=parent.page_size,
         chains=1,
-        expected=_unfinished(run_id),
+        expected=progress(run_id, dots=False).totals.failed,
         max_rate=parent.max_rate,
     )
 
@@ -205,11 +205,6 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
     transact(put_once)
     launch(clients, job, child_id)
     return child_id
-
-
-def _unfinished(run_id: str) -> int:
-    totals = progress(run_id, dots=False).totals
-    return totals.failed + totals.retrying + totals.waiting
 
 
 def _transition(run_id: str, expected: str, target: str) -> ContinuationRun:

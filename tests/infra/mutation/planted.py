@@ -86,11 +86,11 @@ PACKAGES = {
             *_in(
                 f"{TESTS}/continuations",
                 *("continuations", "run_states", "deferred_items", "progress"),
-                *("continuation_sweeps", "expired_runs", "pace", "sources"),
+                *("continuation_sweeps", "expired_runs", "listing", "pace", "sources"),
                 start="test_",
             ),
             f"{TESTS}/continuations/pages/test_*.py",
-            f"{TESTS}/continuations/planted/test_parts_of_pages.py",
+            f"{TESTS}/continuations/planted/test_parts_of_*.py",
             "tests/rollforward/flask/endpoints/test_runs.py",
             "tests/pipelines/invitations/test_guest_lists.py",  # Of files of commas.
         ],

@@ -15,6 +15,7 @@ from rollforward.continuations.entities import (
     PAGES_KEPT_FOR,
     ContinuationHeartbeat,
     ContinuationPage,
+    heartbeat_key,
     page_key,
 )
 from rollforward.continuations.errors import PagesGoneError
@@ -71,20 +72,40 @@ def test_a_retry_comes_too_late_when_the_pages_may_go(world: World, late_s: floa
         continuations.retry_failed(world.clients, {"apply": APPLY}, "run")
 
 
-def test_a_sweep_deletes_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pages go in several sweeps, those of other runs stay."""
-    monkeypatch.setattr(sweep, "MAX_DELETED", 2)
-    put_items(world, 9)
-    run_to_end(world, APPLY, "run")
+@pytest.mark.parametrize("most", [2, 3])
+def test_a_sweep_deletes_no_more_than_it_may(
+    world: World, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Of uploads, heartbeats and pages together; the rest goes the next times."""
+    monkeypatch.setattr(sweep, "MAX_DELETED", most)
+    put_items(world, 5)
+    for run_id in ("run", "other"):
+        run_to_end(world, APPLY, run_id)
+    with world.context():
+        now_utc = naive_utc(world.clock.now())
+        put_upload("upload", b"x" * 140_000, now_utc)
+        for owner in "ab":
+            key = heartbeat_key(page_key("run", 0, 0).id(), owner)
+            ContinuationHeartbeat(key=key, expires_at=now_utc).put()
     world.clock.sleep(PAGES_KEPT_FOR.total_seconds() + 1)
     run_to_end(world, APPLY, "young")
 
     with world.context():
-        forgotten = [sweep.delete_expired(world.clients) for _ in range(4)]
+        rows = [_expiring()]
+        while rows[-1] > 3:
+            assert sweep.delete_expired(world.clients) == rows[-1] - _expiring()
+            rows.append(_expiring())
+        assert sweep.delete_expired(world.clients) == 0
         remaining = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
 
-    assert forgotten == [2, 2, 1, 0]
-    assert remaining == {"young": 5}
+    assert rows == [*range(14, 3, -most), 3]
+    assert remaining == {"young": 3}
+
+
+def _expiring() -> int:
+    """Return how many rows there are of those that expire."""
+    kinds = (UploadChunk, ContinuationHeartbeat, ContinuationPage)
+    return sum(len(kind.query().fetch(keys_only=True)) for kind in kinds)
 
 
 def test_pages_are_kept_while_a_retry_reads_them(services: Services) -> None:

@@ -229,6 +229,7 @@ def test_a_run_takes_as_long_as_its_lowest_rate_and_its_last_page_say(
     [
         *((30, 0, None, 30), (-30, 0, 60, 0), (-30, 900, 60, 60 + REDELIVERED_S)),
         *((None, 900, 60, 60 + REDELIVERED_S), (None, 900, None, REDELIVERED_S)),
+        *((0, 0.9, 60, 0), (0, 1, 60, 60 + REDELIVERED_S), (0, 1, -60, REDELIVERED_S)),
     ],
 )
 def test_a_page_is_held_until_its_retry_or_the_end_of_its_lease(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 
 from rollforward import continuations
 from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING, ContinuationPage
-from rollforward.continuations.jobs import Job, RefusedItemError
+from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
 from rollforward.continuations.pages.seen_pages import issues_of
 from rollforward.continuations.progress import (
     RunProgress,
@@ -55,6 +56,16 @@ def test_a_run_says_what_its_effects_cost(world: World) -> None:
     assert reported.writes == 1 + 3 * 10 + 20
     # Its end, once, and what follows each page's last commit are on no bill.
     assert 0.8 < reported.reads / spent.reads <= 1
+
+
+def test_the_bill_of_a_run_has_its_start_and_a_look_behind_each_page() -> None:
+    """M8: a row, a task for each chain, and whether each page is closed."""
+    spent = Cost(reads=3, round_trips=2)
+    page = ContinuationPage(receipts="d", cost=spent.as_dict())
+
+    cost = RunTotals.of([page, page], chains=4).cost
+
+    assert cost == Cost(reads=8, writes=1, tasks=4, round_trips=6)
 
 
 def test_an_item_in_doubt_is_counted_once(services: Services) -> None:
@@ -218,10 +229,57 @@ def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
     world.clock.sleep(3600)
 
     with world.context():
-        progress_later = progress("run", now=world.clock.now())
+        later = [progress("run", now=world.clock.now(), dots=dots) for dots in (True, False)]
 
     assert stopped.elapsed_s == pytest.approx(10)
-    assert (progress_later.elapsed_s, progress_later.rate) == (stopped.elapsed_s, stopped.rate)
+    assert [(run.elapsed_s, run.rate) for run in later] == [(stopped.elapsed_s, stopped.rate)] * 2
+
+
+@pytest.mark.parametrize("dots", [True, False])
+def test_the_recent_rate_is_of_what_ended_in_the_last_five_seconds(
+    world: World, dots: bool
+) -> None:
+    """Of each page one item ends; a run has no such rate in its first ten seconds."""
+
+    def defer_one(clients: Clients, args: Walk, items: list[Item]) -> list[ItemError | None]:
+        return [None, DeferredItemError("later")]
+
+    job = replace(APPLY, apply=None, check=defer_one, retry_delays_s=(600.0,))
+    world = World(world.services, [job])
+    put_items(world, 8)
+    with world.context():
+        continuations.start(world.clients, job, Walk("run"), run_id="run")
+        started = run_of("run").started.replace(tzinfo=datetime.UTC)
+    for pause_s in (1, 6, 0, 2):
+        world.clock.sleep(pause_s)
+        world.deliver(world.engine.due()[0].task_name)
+
+    def rate_after(seconds: float) -> float | None:
+        now = started + datetime.timedelta(seconds=seconds)
+        return progress("run", now=now, dots=dots).recent_rate
+
+    with world.context():
+        rates = [rate_after(seconds) for seconds in (9.9, 10, 11, 12, 14)]
+
+    assert rates == [None, 0.6, 0.6, 0.2, 0]
+
+
+def test_what_was_announced_gives_way_to_what_was_found(world: World) -> None:
+    """Nine items were announced; there are four, as the end of the run shows."""
+    put_items(world, 4)
+    with world.context():
+        continuations.start(world.clients, APPLY, Walk("run"), run_id="run", expected=9)
+    world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        before = progress("run")
+    world.settle()
+    with world.context():
+        after = progress("run")
+
+    assert [(run.expected, run.requested, run.waiting) for run in (before, after)] == [
+        (9, 9, 7),
+        (4, 9, 0),
+    ]
 
 
 def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:

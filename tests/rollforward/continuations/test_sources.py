@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from google.cloud import ndb
 
-from rollforward.continuations import sources
+from rollforward.continuations import sources, upload_entities
 from rollforward.continuations.sources import EntitySource, NumberSource, Source, Span
+from rollforward.continuations.upload_entities import (
+    KEPT_FOR,
+    UploadChunk,
+    UploadGoneError,
+    put_upload,
+    read_upload,
+)
 from tests.infra.world import World
+
+NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  As Datastore's times are.
 
 on_both = pytest.mark.parametrize("services", ["datastore", "firestore"], indirect=True)
 
@@ -116,3 +126,26 @@ def test_each_number_is_met_once_on_any_chains(count: int, size: int) -> None:
                 position = page.next
 
         assert met == [str(number) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 11, 16, 17])
+def test_an_uploaded_file_is_read_from_any_offset(
+    world: World, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Its last chunk is shorter than the others, if need be empty; one that is gone is missed."""
+    monkeypatch.setattr(upload_entities, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(upload_entities, "CHUNKS_PER_PUT", 2)
+    content = bytes(range(size))
+    with world.context():
+        put_upload("upload", content, NOON)
+        chunks = UploadChunk.query().order(UploadChunk._key).fetch()
+
+        for offset in range(size + 1):
+            assert b"".join(read_upload("upload", offset)) == content[offset:]
+        assert [len(chunk.content) for chunk in chunks] == [4] * (size // 4) + [size % 4]
+        assert {chunk.expires - NOON for chunk in chunks} == {KEPT_FOR}
+        chunks[-1].key.delete()
+        pieces = read_upload("upload", 0)
+        assert [len(next(pieces)) for _ in chunks[:-1]] == [4] * (size // 4)
+        with pytest.raises(UploadGoneError):
+            next(pieces)

@@ -95,9 +95,9 @@ def page_of(number: int, letters: str = "d", chain: int = 0, **values: Any) -> C
     [
         ("again", 60, True, False),
         ("again", 29, False, True),
-        ("again", 31, False, False),
+        ("again", 30, False, False),
         ("leased", 2, False, True),
-        ("leased", 4, False, False),
+        ("leased", 3, False, False),
         ("leased", -5, False, True),
     ],
 )
@@ -239,6 +239,8 @@ def test_a_run_has_finished_with_its_last_chain_and_is_told_until_it_was() -> No
     ("pages", "ended", "stalled"),
     [
         ("", [], ["run 0"]),
+        ("d", [], ["run 0", "run 1"]),
+        ("dd", [], ["run 0", "run 2"]),
         ("cc", [], ["run 2"]),
         ("c-c", [], ["run 1", "run 3"]),
         ("ccw", [], ["run 2", "run 3"]),
@@ -339,12 +341,13 @@ def test_a_run_is_retried_once_and_keeps_its_pages_for_that(
     machine: Any = Machine()
     launched: list[str] = []
     monkeypatch.setattr(runs, "launch", lambda clients, job, run_id: launched.append(run_id))
-    monkeypatch.setattr(runs, "_unfinished", lambda run_id: 3)
+    totals = SimpleNamespace(totals=SimpleNamespace(failed=3))
+    monkeypatch.setattr(runs, "progress", lambda run_id, dots: totals)
 
     def new_run(clients: object, job: object, args: object, *, run_id: str, **o: Any) -> Any:
         return ContinuationRun(
             key=run_key(run_id), job=JOB.name, args="{}", spans=[["", None]], page_size=2,
-            started=NOON, state=RUNNING, retry_of=o["retry_of"],
+            started=NOON, state=RUNNING, retry_of=o["retry_of"], expected=o["expected"],
         )  # fmt: skip
 
     monkeypatch.setattr(runs, "new_run", new_run)
@@ -353,7 +356,7 @@ def test_a_run_is_retried_once_and_keeps_its_pages_for_that(
     child_id = runs.retry_failed(machine, {JOB.name: load}, "run")
     assert (run_of().retried_by, run_of().pages_until) == (child_id, NOON + PAGES_KEPT_FOR)
     child = run_of(child_id)
-    assert (child.retry_of, child.state) == ("run", RUNNING)
+    assert (child.retry_of, child.state, child.expected) == ("run", RUNNING, 3)
     child.state = FINISHED
     Memory.current.put(child)
 
