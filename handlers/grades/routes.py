@@ -372,7 +372,7 @@ def _is_busy(
 ) -> bool:
     return (
         any(run.state == RUNNING for _, run, _ in lists)
-        or any(build.phase != "failed" for build in builds)
+        or any(not build.has_stopped for build in builds)
         or (verified is not None and verified.state == RUNNING)
     )
 
@@ -394,7 +394,7 @@ def _issues(run: RunProgress) -> list[ItemIssue]:
 
 
 def _builds() -> list[BuildStatus]:
-    """Return the running and the failed builds."""
+    """Return the builds that run, have failed or were cancelled."""
     rebuilds = [BUILDS.rebuilding(clients(), view) for view in VISIBLE_VIEWS]
     return [build for build in rebuilds if build is not None]
 

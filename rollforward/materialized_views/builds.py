@@ -15,7 +15,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.continuations.entities import FINISHED, ContinuationRun, run_key
+from rollforward.continuations.entities import CANCELLED, FINISHED, ContinuationRun, run_key
 from rollforward.continuations.progress import RunTotals
 from rollforward.materialized_views.catalog import RETIRED, Catalog, TableSet, version_of, view_name
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
@@ -99,6 +99,9 @@ class Build:
             if has_ended:
                 return "finished", "another table is read; this one is being deleted"
             return "cancelled", "given up; its table is being deleted"
+        tries = [_last_try(row) for row in self.rows.values()]
+        if any(row.state == CANCELLED for row in tries):
+            return "cancelled", "a walk of it was cancelled: resume that, or rebuild the view"
         failed = sum(_failed(row) for row in self.rows.values())
         if failed and all(row.state == FINISHED for row in self.rows.values()):
             return "failed", f"{failed} of its sources failed"
@@ -260,7 +263,7 @@ def _row(step: str, kind: str, row: Any) -> Mapping[str, Fact]:
     return {
         "step": step,
         "source": kind,
-        "state": _outcome(row),
+        "state": CANCELLED if row.state == CANCELLED else _outcome(row),
         "run": RunLink("continuations", row.key.id()),
         "items": totals.ended if totals else "",
         "failed": totals.failed if totals else "",
@@ -277,6 +280,11 @@ def _outcome(row: ContinuationRun) -> str:
 
 def _failed(row: ContinuationRun) -> int:
     """Return how many items of a run have failed, in its last retry if it was retried."""
+    latest = _last_try(row)
+    return RunTotals.kept(latest).failed if latest.totals else 0
+
+
+def _last_try(row: ContinuationRun) -> ContinuationRun:
     while row.retried_by:
         row = run_key(row.retried_by).get()
-    return RunTotals.kept(row).failed if row.totals else 0
+    return row

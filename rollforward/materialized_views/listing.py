@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rollforward.materialized_views import builds
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
-from rollforward.materialized_views.maintenance.verify import FAILED
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.runs import (
@@ -41,7 +40,7 @@ def view_details(clients: Clients, groups: Sequence[ViewMaintenance], view_id: s
         "dropping": ", ".join(tables.dropping) or "none",
         "building": build.table if build else "none",
     }
-    is_busy = build is not None and build.phase != FAILED
+    is_busy = build is not None and not build.has_stopped
     run = standing_run(PATTERN, view_id, () if is_busy else ("rebuild",))
     if build is not None:
         numbers["phase"] = build.phase
@@ -66,7 +65,7 @@ def control(
     build = group.rebuilding(clients, view)
     if verb != "rebuild":
         raise RunRefusedError("it is a view: rebuild it")
-    if build is not None and build.phase != FAILED:
+    if build is not None and not build.has_stopped:
         raise RunRefusedError(f"{build.table} is being built")
     group.rebuild(clients, view)
     return view_id

@@ -25,8 +25,9 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward import continuations
-from rollforward.continuations.entities import FINISHED
+from rollforward.continuations.entities import CANCELLED, FINISHED
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from rollforward.continuations.progress import RunProgress
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.materialized_views.catalog import Catalog, TableSet
 from rollforward.materialized_views.definitions import identity
@@ -61,8 +62,9 @@ NOT_BUILT = "its table is not being built any more"
 
 @dataclass(frozen=True)
 class BuildStatus:
-    """Progress of the table being built. `phase`: "backfill", "catch-up" or "failed".
+    """Progress of the table being built.
 
+    `phase`: "backfill", "catch-up", "failed", or "cancelled" once a walk of it was cancelled.
     `waiting`: sources that are looked at again, since a change of theirs is in flight.
     """
 
@@ -72,6 +74,11 @@ class BuildStatus:
     expected: int
     failed: int
     waiting: int = 0
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it goes on only when someone retries or resumes its walk; it can be rebuilt."""
+        return self.phase in (FAILED, CANCELLED)
 
 
 class ViewMaintenance:
@@ -112,7 +119,7 @@ class ViewMaintenance:
     def rebuild(self, clients: Clients, view: type[View]) -> str:
         """Begin to rebuild a view, unless that is going on; return the table being built."""
         status = self.rebuilding(clients, view)
-        given_up = status.table if status and status.phase == FAILED else None
+        given_up = status.table if status and status.has_stopped else None
         table = transact(lambda: self._tables.begin(view, given_up))
         self.advance(clients, view)
         return table
@@ -131,7 +138,7 @@ class ViewMaintenance:
         failed = sum(run.totals.failed for run in tries)
         return BuildStatus(
             table,
-            FAILED if failed and all(run.state == FINISHED for run in tries) else phase,
+            _stopped_phase(tries) or phase,
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             failed,
@@ -301,6 +308,18 @@ class ViewMaintenance:
             self._start(clients, DROP, Walk(walk.view, walk.table, MARKERS))
             return
         transact(lambda: self._tables.delist(walk.view, walk.table))
+
+
+def _stopped_phase(tries: Sequence[RunProgress]) -> str | None:
+    """Return the phase of a build that does not go on; None: it does.
+
+    Args:
+        tries: The last tries of the walks of its step.
+    """
+    if any(run.state == CANCELLED for run in tries):
+        return CANCELLED
+    is_over = all(run.state == FINISHED for run in tries)
+    return FAILED if is_over and any(run.totals.failed for run in tries) else None
 
 
 def _drop(clients: Clients, walk: Walk, keys: Sequence[Any]) -> Sequence[ItemError | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,35 @@ def test_a_view_is_rebuilt_and_shows_its_build(world: World) -> None:
         details(world, "materialized-views", view_id).numbers["live_table"]
         == (building.numbers["building"])
     )
+
+
+def test_a_view_whose_build_was_cancelled_in_its_walk_is_rebuilt(world: World) -> None:
+    """The build says that nothing goes on with it; a walk that is resumed goes on with it."""
+    group, view = BUILDS.views.group, next(iter(BUILDS.views.views))
+    view_id = f"{group}/{view}"
+    control(world, "materialized-views", view_id, "rebuild")
+    build_id = f"{group}/{details(world, 'materialized-views', view_id).numbers['building']}"
+    [step] = details(world, "materialized-views", build_id).rows
+    walk: Any = step["run"]
+
+    control(world, "continuations", walk.id, "cancel")
+    cancelled = [details(world, "materialized-views", each) for each in (view_id, build_id)]
+    control(world, "continuations", walk.id, "resume")
+    resumed = [details(world, "materialized-views", each) for each in (view_id, build_id)]
+    control(world, "continuations", walk.id, "cancel")
+    control(world, "materialized-views", view_id, "rebuild")
+    again = details(world, "materialized-views", view_id).numbers["building"]
+    world.settle()
+    for _ in range(3):
+        world.sweep()
+        world.settle()
+
+    assert [each.run.state for each in cancelled] == ["running", "cancelled"]
+    assert cancelled[0].run.verbs == ("rebuild",)
+    assert [each.run.state for each in resumed] == ["running", "running"]
+    assert resumed[0].run.verbs == ()
+    assert f"{group}/{again}" != build_id
+    assert details(world, "materialized-views", view_id).numbers["live_table"] == again
 
 
 @one_emulator
