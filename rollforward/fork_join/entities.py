@@ -10,7 +10,7 @@ WorkPack
     parked items; the single items of a pack. tag = "..." or a range of tags, by key: the pending or
     parked items of one reader. Single-property index.
     Growth: one row for each pending commit, deleted by its fold's own transaction, and one for each
-    parked item, moved back by the transaction of its replay.
+    parked item, moved back by the transaction of its replay, or deleted with its dead task.
 
 WorkReceipt
     Key: a digest of the queue, the key and the caller's idempotency key. Inserted with the pack, so

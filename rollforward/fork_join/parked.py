@@ -2,12 +2,14 @@
 
 The commit that writes the dead task moves the item to a key that joiners and sweeps skip. The dead
 task's replay moves it back and creates its joiner. If that replay is lost, as by a purge of its
-queue, an operator retries the item by its fork-join queue.
+queue, an operator retries the item by its fork-join queue. The commit that deletes the dead
+task deletes the item.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,8 +21,12 @@ from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
+from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import BadArgumentsError
+
+_REPLAYS = re.compile(r"/tasks/fork-join/[^/]+/replay")
 
 
 @dataclass(frozen=True)
@@ -69,13 +75,30 @@ def unpark(pack: PackId) -> None:
 def forsaken(keys: Sequence[Any]) -> list[WorkPack]:
     """Return the parked packs that no open dead task brings back, by their keys.
 
-    Their replays were lost, as by a purge of their queue, or their dead tasks were deleted. Earlier
-    versions did not note which dead task it is.
+    Their replays were lost, as by a purge of their queue, or an earlier version deleted their dead
+    tasks, or did not note which ones they are.
     """
     parked = [pack for pack in ndb.get_multi(keys) if pack is not None]
     dead_rows = ndb.get_multi([ndb.Key(DeadTask, pack.dead_task or "none") for pack in parked])
     pairs = zip(parked, dead_rows, strict=True)
     return [pack for pack, dead in pairs if dead is None or dead.resolved]
+
+
+def discard_in_transaction(dead: DeadTask) -> None:
+    """Delete the item that a dead task would bring back, in the commit that deletes that one.
+
+    An item that was parked again meanwhile belongs to the dead task of that time.
+    """
+    if not _REPLAYS.fullmatch(dead.path):
+        return
+    try:
+        args = ArgumentsCodec(dead.path, Replay).read(dead.body.encode())
+        key = pack_key(PackId.parse(args.pack).parked.text)
+    except (BadArgumentsError, ValueError):
+        return  # It would bring nothing back.
+    parked = key.get()
+    if parked is not None and (parked.dead_task == dead.key.id() or forsaken([key])):
+        key.delete()
 
 
 def _move(stored: WorkPack, place: PackId, dead_task: str | None = None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.fork_join.parked import discard_in_transaction
 from rollforward.outbox.enqueue import enqueue_message
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -145,7 +146,10 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
 
 
 def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
-    """Delete a dead task, and let its arguments expire; a key that it blocks goes on."""
+    """Delete a dead task with its parked item, and let its arguments expire.
+
+    A key that it blocks goes on.
+    """
     if not dead.resolved:
         lane = lane_of(dead, clients.task_paths) if dead.lane_task else None
         if lane is not None:
@@ -153,4 +157,5 @@ def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
         body = dead.body.encode()
         arguments.release(clients, body)
         cancellation.abandon(clients, arguments.envelope_of(body).handle)
+        discard_in_transaction(dead)
     dead.key.delete()

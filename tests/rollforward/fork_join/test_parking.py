@@ -16,6 +16,8 @@ from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join.entities import PackId, WorkReceipt
 from rollforward.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILURES_OF_ALL
 from rollforward.fork_join.joiners import Join
+from rollforward.fork_join.status import Depth
+from rollforward.operations import delete_dead_task
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from rollforward.tasks.errors import Retry, Unavailable
 from rollforward.tasks.runs import RunRefusedError
@@ -115,6 +117,26 @@ def test_a_parked_item_whose_replay_was_purged_can_be_retried(
     world.settle()
     with world.context():
         assert tallied("t") == Counter({"good": 1, "good too": 1})
+
+
+def test_a_parked_item_goes_with_its_dead_task_and_with_no_other(world: World) -> None:
+    """D7: one that was parked again belongs to its later dead task."""
+    (accepted,) = put(world, "t", "bad")
+    world.settle()
+    with world.context():
+        (first,) = open_dead_tasks().fetch()
+    replay(world)
+    world.settle()
+    with world.context():
+        (second,) = open_dead_tasks().fetch()
+        first.list_open()  # As the dead task of a replay that died, which brings the same item.
+        first.put()
+        delete_dead_task(world.clients, first.key.id())
+        assert TALLIES.outcome(accepted).is_parked
+
+        delete_dead_task(world.clients, second.key.id())
+        assert TALLIES.depth("t") == Depth(0, [])
+        assert open_dead_tasks().fetch() == []
 
 
 def test_a_replay_counts_once_however_late_it_comes_again(
