@@ -35,11 +35,14 @@ def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
 
 
 def sweep(environment: Environment) -> Steps[int]:
-    """Wake intervals and sources in steps; return how many."""
+    """Wake intervals and sources in steps; return how many.
+
+    Recovery comes last: a stranded record that cannot be put back holds up nothing else.
+    """
     woken = yield from tick(environment, *sweep_suffix(environment))
-    yield from recover(environment)
     woken += yield from wake_sources(environment)
     yield from delete_read_rows(environment)
+    yield from recover(environment)
     return woken
 
 

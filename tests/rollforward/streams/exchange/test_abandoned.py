@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rollforward.streams import Pipeline, PullSource, sweep
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.limits import Limits
-from rollforward.streams.storage.remote_calls import Commit, CreateTasks, Wake
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+    CreateTasks,
+    Read,
+    Steps,
+    UnworkableError,
+    Wake,
+)
 from rollforward.streams.topology.changes import attach, detach
 from tests.rollforward.streams.exchange.test_pulling import (
     READ,
@@ -84,6 +94,27 @@ def test_a_source_is_looked_after_however_rarely_cron_comes() -> None:
 
     assert swept(desk, 60, every=10)
     assert len(swept(desk, DAY_MINUTES, every=10)) >= 4
+
+
+def test_a_stranded_record_that_cannot_be_put_back_keeps_no_source_from_its_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G1: recovery fails in each sweep, until a person has looked at the record."""
+    desk = Desk(pipeline_of(Lines(500)))
+    dies_after_a_commit(desk)
+
+    def recover(environment: Environment) -> Steps[int]:
+        yield Read([environment.names.head])
+        raise UnworkableError
+
+    monkeypatch.setattr(sweep, "recover", recover)
+    desk.simulation.sweeps = False
+    desk.wait(MINUTE_S)
+    with pytest.raises(UnworkableError):
+        desk.do(sweep.sweep(desk.environment))
+    desk.run()
+
+    assert source_row(desk).records == 500
 
 
 def test_a_source_that_was_paused_at_its_end_costs_no_more() -> None:
