@@ -14,8 +14,9 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks import dead_tasks
+from rollforward.tasks.cloud_tasks import UNANSWERED
 from rollforward.tasks.declaration import queue_of
-from rollforward.tasks.errors import PERMANENT_ERRORS, UnknownQueueError
+from rollforward.tasks.errors import PERMANENT_ERRORS, NotAttemptedError, UnknownQueueError
 from rollforward.tasks.stored.entities import DistantTask, waiting_until
 from rollforward.tasks.stored.names import hashed_name
 from rollforward.tracing import trace_headers
@@ -57,7 +58,10 @@ def late_s(clients: Clients) -> float:
 def _create(
     clients: Clients, rows: Sequence[DistantTask], now_utc: datetime.datetime
 ) -> tuple[int, int]:
-    """Create the tasks of rows; return how many were created, and how many were refused."""
+    """Create the tasks of rows; return how many were created, and how many were refused.
+
+    A row that the service answers by any error is refused. One without an answer stays the first.
+    """
     answers = clients.tasks.create_each([_message(row) for row in rows])
     results = list(zip(rows, answers, strict=True))
     created = [row for row, answer in results if not isinstance(answer, Exception)]
@@ -69,7 +73,8 @@ def _create(
     ndb.delete_multi([row.key for row in created if row.name is None])
     refused = 0
     for row, answer in results:
-        if isinstance(answer, PERMANENT_ERRORS):
+        is_answered = not isinstance(answer, (*UNANSWERED, NotAttemptedError))
+        if isinstance(answer, Exception) and is_answered:
             refused += 1
             _refuse(clients, row, answer, now_utc)
     return len(created), refused
@@ -80,6 +85,7 @@ def _refuse(
 ) -> None:
     """Try a row again in ten minutes, so that it starves no other; give it up when it is due.
 
+    It is given up only if time mends nothing; a right that the app lacks may be granted later.
     If its queue is gone, the next sweep takes the one that the app declares now.
     """
     is_gone = isinstance(error, UnknownQueueError)
@@ -89,7 +95,7 @@ def _refuse(
         row.put()
         return
     log.error("Cloud Tasks refuses the task %s of %s: %s", row.key.id(), row.path, error)
-    if now_utc < _due(row) + REFUSED_FOR:
+    if not isinstance(error, PERMANENT_ERRORS) or now_utc < _due(row) + REFUSED_FOR:
         row.waits_until = naive_utc(now_utc + NEAR + REFUSED_FOR)
         row.put()
         return

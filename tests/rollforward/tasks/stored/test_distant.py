@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import PermissionDenied
 from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients
+from rollforward.runtime.messages import Message
 from rollforward.tasks import BadArgumentsError, task
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.stored import near
@@ -133,6 +135,40 @@ def test_many_tasks_that_are_refused_stop_no_sweep(
         film.enqueue(studio.clients, film.bind("sequel", "x"), delay_s=YEARS_S + DAY_S)
         pass_days(studio, YEARS_S / DAY_S - 1)
         assert len(queued(studio)) == 1
+
+
+@one_emulator
+def test_tasks_of_a_queue_that_the_app_may_not_use_starve_no_other(
+    studio: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: the task of another queue is created, and theirs once the right is granted."""
+    monkeypatch.setattr(near, "MAX_PER_CALL", 2)
+    sound, denied = studio.clients.tasks.create_each, {"forbidden"}
+
+    def create_each(messages: Sequence[Message]) -> list[bool | Exception]:
+        error = PermissionDenied("no right to create tasks")  # type: ignore[no-untyped-call]
+        asked = [replace(message, queue="default") for message in messages]
+        return [
+            error if message.queue in denied else sound([default])[0]
+            for message, default in zip(messages, asked, strict=True)
+        ]
+
+    monkeypatch.setattr(studio.clients.tasks, "create_each", create_each)
+    with studio.context():
+        for number in range(3):
+            film.enqueue(studio.clients, film.bind(f"denied {number}", "x"), delay_s=YEARS_S)
+        for row in distant_here():
+            row.queue = "forbidden"
+            row.put()
+        film.enqueue(studio.clients, film.bind("sequel", "x"), delay_s=YEARS_S + DAY_S)
+        pass_days(studio, YEARS_S / DAY_S - 1)
+        assert len(queued(studio)) == 1
+
+        pass_days(studio, 3)
+        assert (runs_here(), DeadTask.query().fetch()) == ({"sequel": 1}, [])
+        denied.clear()
+        pass_days(studio, 0.01)
+        assert len(runs_here()) == 4
 
 
 def test_a_name_exists_until_nine_days_after_its_task(studio: World) -> None:
