@@ -35,7 +35,8 @@ def recorded(
 ) -> Iterator[Outcome]:
     """Write an entry before the change below, and its result after it.
 
-    A result that cannot be written is left out: the change is made, and the entry says `begun`.
+    A result that cannot be written is left out: the change is made, and the entry says `begun`. So
+    it does if the process ends in the middle of the change.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: there is no entry, and nothing was changed.
@@ -53,16 +54,15 @@ def recorded(
     try:
         yield outcome
     except Exception as error:
-        outcome.result = f"{type(error).__name__}: {error}"
+        _end(clients, entry, f"{type(error).__name__}: {error}")
         raise
-    finally:
-        entry.result = storable(outcome.result, MAX_CHARS)
-        entry.ended = naive_utc(clients.clock.now())
-        _try_to_put(entry)
+    _end(clients, entry, outcome.result)
 
 
-def _try_to_put(entry: AuditEntry) -> None:
+def _end(clients: Clients, entry: AuditEntry, result: str) -> None:
     """Write the result of a change; a failure says nothing about the change."""
+    entry.result = storable(result, MAX_CHARS)
+    entry.ended = naive_utc(clients.clock.now())
     try:
         transact(lambda: _put(entry))
     except GoogleAPIError as error:

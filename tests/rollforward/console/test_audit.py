@@ -47,6 +47,20 @@ def test_a_change_without_an_entry_is_not_made(desk: Desk, monkeypatch: pytest.M
     assert [row["id"] for row in desk.ask(f"{API}/dead-tasks").json["dead_tasks"]] == [dead_id]
 
 
+def test_a_change_that_the_end_of_its_process_cuts_off_is_not_done(desk: Desk) -> None:
+    """H8: nobody knows its result, so the entry says that it has begun."""
+    clients = desk.world.clients
+    with desk.world.context():
+        with (
+            pytest.raises(SystemExit),
+            recorded(clients, operator="a", role="operate", action="x", target="y"),
+        ):
+            raise SystemExit
+        [entry], _ = list_audit(limit=2)
+
+    assert (entry.result, entry.ended) == (BEGUN, None)
+
+
 def test_entries_of_one_instant_are_on_one_page(desk: Desk) -> None:
     """More of them than a page has: the next one begins behind all of them."""
     clients = desk.world.clients
