@@ -66,12 +66,12 @@ def job(
         page_size: How many items a task works on, 1 to 1,000.
         max_attempts: Passes over a page, before an item that is deferred each time has failed.
         retry_delays_s: Between passes; the last one repeats.
-        lease_s: How long a page waits for an attempt that has died.
-        deadline_s: How long an attempt may keep its page.
+        lease_s: How long a page waits for an attempt that has died, up to a day.
+        deadline_s: How long an attempt may keep its page, up to a day.
 
     Raises:
         TypeError: by the decorator, when the function has another form than a job's.
-        ValueError: by the decorator, when there can be no page of this size.
+        ValueError: by the decorator, when a number is out of its bounds.
     """
 
     def declare(work: Callable[..., Any]) -> Job[Any, Any]:

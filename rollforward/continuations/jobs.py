@@ -6,6 +6,7 @@ follow. `apply` is for effects in Datastore: they commit with the receipts. `che
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from rollforward.continuations.sources import FailedItems, Source
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError
+from rollforward.tasks.times import check_max_attempts
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -30,6 +32,10 @@ MAX_ATTEMPTS = 5
 LEASE_S = 6.0
 # An attempt that lasts longer hangs, or its request was given up: its page may be taken over.
 DEADLINE_S = 600.0
+# Of a lease and a deadline: no request lasts for longer.
+MAX_HELD_S = 24 * 3600
+# Of a page, in a run that has a rate: a queue holds tasks for no longer.
+MAX_PAUSE_S = 30 * 24 * 3600
 # How long deferred items wait after each pass over their page: a relay that puts mails off
 # means minutes.
 RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
@@ -70,6 +76,25 @@ def check_page_size(size: int) -> None:
         raise ValueError(f"page_size must be 1 to {MAX_PAGE_SIZE:,}, got {size}")
 
 
+def check_rate(max_rate: float, page_size: int) -> None:
+    """Check how many items a second a run may work on.
+
+    Raises:
+        ValueError: it is not positive, or so low that a page has its turn a month later.
+    """
+    if not (max_rate > 0 and page_size / max_rate <= MAX_PAUSE_S):
+        days = MAX_PAUSE_S // (24 * 3600)
+        raise ValueError(
+            f"max_rate must be positive, and {page_size} items, a page, in {days} days at least, "
+            f"got {max_rate}: a lower rate needs smaller pages (page_size)"
+        )
+
+
+def _check_held(name: str, seconds: float) -> None:
+    if not 0 < seconds <= MAX_HELD_S:
+        raise ValueError(f"{name} must be above 0, and at most {MAX_HELD_S:,}, got {seconds}")
+
+
 @dataclass(frozen=True)
 class Job(Generic[A, I]):
     """A kind of run, declared by `@job`, whose arguments say what each field is."""
@@ -90,8 +115,12 @@ class Job(Generic[A, I]):
 
     def __post_init__(self) -> None:
         check_page_size(self.page_size)
-        if not self.retry_delays_s or min(self.retry_delays_s) < 0:
-            raise ValueError(f"retry_delays_s must be at least 0 each, got {self.retry_delays_s}")
+        check_max_attempts(self.max_attempts)
+        delays_s = self.retry_delays_s
+        if not delays_s or not all(0 <= delay_s < math.inf for delay_s in delays_s):
+            raise ValueError(f"retry_delays_s must be at least 0 each, got {delays_s}")
+        _check_held("lease_s", self.lease_s)
+        _check_held("deadline_s", self.deadline_s)
 
     if not TYPE_CHECKING:  # A type checker says of itself that a job cannot be called.
 

@@ -16,7 +16,7 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
-from rollforward.continuations.jobs import Job, Jobs, check_page_size
+from rollforward.continuations.jobs import Job, Jobs, check_page_size, check_rate
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress, run_of
 from rollforward.continuations.sweep import Look, head
@@ -63,8 +63,8 @@ def new_run(
     page_task(job).check_registered(clients)
     size = page_size or job.page_size
     check_page_size(size)
-    if max_rate is not None and not max_rate > 0:
-        raise ValueError(f"max_rate must be positive, got {max_rate}")
+    if max_rate is not None:
+        check_rate(max_rate, size)
     _check_id(run_id)
     run = ContinuationRun(
         key=run_key(run_id),

@@ -64,6 +64,10 @@ def check_views(views: Sequence[type[View]]) -> None:
             raise TypeError(f"two views are called {view.name}: give one of them another `name`")
         if view.version < MIN_VERSION:
             raise TypeError(f"{view.name}.version must be at least 1, got {view.version}")
+        if view.row_rate is not None and not view.row_rate > 0:
+            raise TypeError(
+                f"{view.name}.row_rate must be positive, or None for no limit, got {view.row_rate}"
+            )
         if any(map(is_view, view.joins)):
             raise TypeError(f"{view.name} joins a view; only kinds of entities can be joined")
         if is_view(view.source) and view.source not in views:

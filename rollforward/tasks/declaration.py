@@ -22,13 +22,18 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message, MessageLane
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.errors import MAX_DELAY_S, TooLargeError, UnknownTaskError
+from rollforward.tasks.errors import (
+    MAX_DELAY_S,
+    BadArgumentsError,
+    TooLargeError,
+    UnknownTaskError,
+)
 from rollforward.tasks.parameters import Parameters, bound, form_of
 from rollforward.tasks.stored.arguments import with_large_arguments
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, create_distant, is_distant
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tasks.stored.names import hashed_name as hashed_name
-from rollforward.tasks.times import check_deadline, due_at
+from rollforward.tasks.times import check_deadline, check_max_attempts, due_at
 from rollforward.tracing import trace_headers
 
 if TYPE_CHECKING:
@@ -238,6 +243,8 @@ class Task(Generic[A]):
         Args:
             max_bytes: The most that its body may have; default as many as a row carries.
         """
+        if max_attempts is not None:
+            check_max_attempts(max_attempts, BadArgumentsError)
         body = self._codec.dump(args)
         self._check_size(body, max_bytes)
         task_name = hashed_name(self.path, *name) if name is not None else None
@@ -421,13 +428,14 @@ def task(
         deadline_s: Seconds that a delivery may take, 15 to 1,800; default 600.
 
     Raises:
-        ValueError: the path is not below /tasks/, or the deadline is out of its bounds.
+        ValueError: the path is not below /tasks/, or a number is out of its bounds.
         TypeError: by the decorator, when the function has another form than a task's.
     """
     if callable(path):
         return task()(path)
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"path must start with /tasks/, got {path!r}")
+    check_max_attempts(max_attempts)
     if deadline_s is not None:
         check_deadline(deadline_s)
 

@@ -1,4 +1,4 @@
-"""Times of a task: when it is due, and how long a delivery of it may take."""
+"""Bounds of a task: when it is due, how long a delivery may take, and how many may fail."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def check_deadline(deadline_s: int) -> None:
         raise ValueError(
             f"deadline_s must be {MIN_DEADLINE_S} to {MAX_DEADLINE_S} seconds, got {deadline_s}"
         )
+
+
+def check_max_attempts(max_attempts: int, error: type[ValueError] = ValueError) -> None:
+    """Check how many deliveries may fail.
+
+    Raises:
+        ValueError: there would be none.
+    """
+    if not max_attempts >= 1:
+        raise error(f"max_attempts must be at least 1, got {max_attempts}")
 
 
 def due_at(

@@ -32,7 +32,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.attempts is not None and self.attempts < 1:
             raise ValueError(f"attempts must be at least 1, got {self.attempts}")
-        if not 0 <= self.first_s <= self.longest_s or self.factor < 1:
+        if not 0 <= self.first_s <= self.longest_s or not self.factor >= 1:
             raise ValueError(
                 f"first_s must be 0 to longest_s, and factor at least 1, got {self.first_s}, "
                 f"{self.longest_s} and {self.factor}"

@@ -49,7 +49,7 @@ class QueueSettings:
             )
         if not 1 <= self.shards <= 100:
             raise ValueError(f"shards must be between 1 and 100, got {self.shards}")
-        if self.target_latency_s is not None and self.target_latency_s <= 0:
+        if self.target_latency_s is not None and not self.target_latency_s > 0:
             raise ValueError(f"target_latency_s must be positive, got {self.target_latency_s}")
         if not 0 <= self.linger_s <= MAX_LINGER_S:
             raise ValueError(

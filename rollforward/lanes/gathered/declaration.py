@@ -22,6 +22,7 @@ from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.declaration import Task, with_clients
 from rollforward.tasks.errors import TooLargeError
 from rollforward.tasks.stored.names import MAX_BODY_BYTES
+from rollforward.tasks.times import check_max_attempts
 from rollforward.tracing import trace_headers
 
 A = TypeVar("A")
@@ -58,8 +59,7 @@ class Gathered(Lane, Generic[A]):
             ValueError: the declaration is invalid.
             TypeError: the function has another form.
         """
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts must be at least 1, got {max_attempts}")
+        check_max_attempts(max_attempts)
         super().__init__(name, queue=queue, order=True, deadline_s=deadline_s)
         self.timing = timing
         self.max_attempts = max_attempts

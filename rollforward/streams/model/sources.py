@@ -43,9 +43,14 @@ class PushSource:
 
     def __post_init__(self) -> None:
         _check_names(self.stream, "processes", list(self.processes))
-        spans = self.disorder, self.dedup, self.advance_when_idle or timedelta(0)
-        if min(spans) < timedelta(0) or self.idle <= timedelta(0):
-            raise TypeError(f"{self.stream}: spans of time must not be negative")
+        _check_spans(self.stream, self.disorder, self.dedup, self.advance_when_idle)
+        if self.idle <= timedelta(0):
+            raise TypeError(f"{self.stream}: `idle` must be positive, got {self.idle}")
+
+
+def _check_spans(stream: str, *spans: timedelta | None) -> None:
+    if any(span is not None and span < timedelta(0) for span in spans):
+        raise TypeError(f"{stream}: spans of time must not be negative")
 
 
 def _check_names(stream: str, option: str, names: Sequence[str]) -> None:
@@ -125,6 +130,12 @@ class PullSource:
     def __post_init__(self) -> None:
         if self.advance_when_idle is not None and self.poll is None:
             raise TypeError(f"{self.stream}: advance_when_idle requires a poll")
+        if self.poll is not None and self.poll <= timedelta(0):
+            raise TypeError(
+                f"{self.stream}: `poll` must be positive, or None to stop at the end, got "
+                f"{self.poll}"
+            )
+        _check_spans(self.stream, self.disorder, self.advance_when_idle)
         if isinstance(self.read, Mapping):
             _check_names(self.stream, "read", [name or "?" for name in self.read])
             object.__setattr__(self, "processes", tuple(self.read))

@@ -195,7 +195,7 @@ def test_a_run_without_a_rate_waits_for_nothing(world: World) -> None:
         assert progress("run").elapsed_s == 0
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), 1e-9])
 def test_a_rate_that_is_none_is_refused(world: World, rate: float) -> None:
     """Before anything is stored."""
     with world.context(), pytest.raises(ValueError, match="max_rate"):

@@ -155,6 +155,7 @@ def test_a_policy_without_a_bound_pauses_for_a_year_at_most(failures: int) -> No
         {"first_s": -1.0},
         {"first_s": 2.0, "longest_s": 1.0},
         {"factor": 0.5},
+        {"factor": float("nan")},
         {"until": datetime.datetime(2030, 5, 1)},  # noqa: DTZ001
     ],
 )

@@ -306,7 +306,7 @@ LIMITS: list[tuple[str, Any, Any]] = [
     ("period_s", [0, 3_600], [-0.001, 3_600.001]),
     ("max_batch_size", [1, 10_000], [0, 10_001]),
     ("shards", [1, 100], [0, 101]),
-    ("target_latency_s", [0.001, None], [0, -1]),
+    ("target_latency_s", [0.001, None], [0, -1, float("nan")]),
 ]
 
 

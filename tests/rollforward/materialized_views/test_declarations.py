@@ -27,9 +27,10 @@ def view_like(view: type[View], **how: Any) -> type[View]:
         ([view_like(Numbers, name="Ä")], "view name must be"),
         ([view_like(Numbers, name="a" * 101)], "view name must be 1 to 100 lowercase"),
         ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
+        ([view_like(Numbers, row_rate=0)], "other.row_rate must be positive, or None"),
         ([GradesBySize], "grades_by_size is downstream of by_grade: put both into one group"),
     ],
-    ids=["twice", "dot", "letter", "length", "join", "alone"],
+    ids=["twice", "dot", "letter", "length", "join", "rate", "alone"],
 )
 def test_views_that_could_never_be_right_are_refused(
     declared: Sequence[type[View]], words: str

@@ -370,11 +370,27 @@ def test_a_lease_of_a_clock_far_ahead_means_nothing(
     assert len(slow.begun) == (2 if is_taken else 0)
 
 
-@pytest.mark.parametrize("wrong", [(), (-1.0,)])
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("wrong", [(), (-1.0,), (NAN,), (INF,)])
 def test_a_job_without_delays_is_refused(wrong: tuple[float, ...]) -> None:
     """It would break at its first deferred item, in the commit that keeps the receipts."""
     with pytest.raises(ValueError, match="delays"):
         dataclasses.replace(APPLY, retry_delays_s=wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *((name, wrong) for name in ("lease_s", "deadline_s") for wrong in (0, -1, NAN, INF)),
+        *(("max_attempts", wrong) for wrong in (0, -1)),
+    ],
+)
+def test_a_job_that_could_not_hold_a_page_is_refused(name: str, wrong: float) -> None:
+    """Each attempt would find its own lease ended, or have no end."""
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        dataclasses.replace(APPLY, **{name: wrong})
 
 
 @pytest.mark.parametrize(

@@ -241,3 +241,18 @@ def test_a_pulled_stream_advances_when_its_reader_finds_nothing() -> None:
     assert desk.head.sources["in"] == desk.simulation.now_ms - 30 * S
     with pytest.raises(TypeError, match="requires a poll"):
         PullSource("in", read, advance_when_idle=timedelta(0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"poll": timedelta(0)},
+        {"poll": -timedelta(seconds=1)},
+        {"disorder": -timedelta(seconds=1)},
+        {"poll": timedelta(seconds=1), "advance_when_idle": -timedelta(seconds=1)},
+    ],
+)
+def test_a_pull_source_whose_times_make_no_sense_is_refused(wrong: dict[str, timedelta]) -> None:
+    """G3: a reader that pauses for no time would occupy a worker for ever."""
+    with pytest.raises(TypeError, match=r"in: .* must"):
+        PullSource("in", lambda clients, position, limit: Pulled([], position), **wrong)
