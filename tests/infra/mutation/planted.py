@@ -86,7 +86,7 @@ PACKAGES = {
             *_in(
                 f"{TESTS}/continuations",
                 *("continuations", "run_states", "deferred_items", "progress"),
-                *("continuation_sweeps", "expired_runs", "listing", "pace", "sources"),
+                *("continuation_sweeps", "expired_runs", "gauges", "listing", "pace", "sources"),
                 start="test_",
             ),
             f"{TESTS}/continuations/pages/test_*.py",

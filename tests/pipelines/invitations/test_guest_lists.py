@@ -275,6 +275,25 @@ def test_a_row_across_two_chunks_is_one_row(shift: int) -> None:
     assert not any(row.problem for row in found)
 
 
+def test_a_page_reads_no_more_of_a_file_than_its_rows() -> None:
+    """A file of 10 MiB has 160 chunks, and each page of it would read all that follow."""
+    lines = [f"Ann {number},ann{number}@example.com\n".encode() for number in range(9)]
+    read: list[bytes] = []
+
+    def chunks_from(offset: int) -> Iterator[bytes]:
+        for line in lines[b"".join(lines)[:offset].count(b"\n") :]:
+            read.append(line)
+            yield line
+
+    source = guest_rows(chunks_from, columns_of(b"".join(lines)))
+    read.clear()
+    page = source.read(source.split(1)[0], 3)
+    assert (len(page.items), read) == (3, lines[:4])
+    read.clear()
+    assert list(source.load(page.load_from, page.names)) == list(page.items)
+    assert read == lines[:3]
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("read", [0, 2])
 def test_a_file_that_was_deleted_is_a_row_that_says_so(size: int, read: int) -> None:

@@ -21,9 +21,11 @@ from rollforward.continuations.entities import (
     sweep_key,
 )
 from rollforward.continuations.errors import OtherJobError
-from rollforward.continuations.jobs import Job
+from rollforward.continuations.jobs import LEASE_S, Job
 from rollforward.continuations.pages.attempt import page_task
+from rollforward.continuations.pattern import Continuations
 from rollforward.continuations.progress import progress
+from rollforward.continuations.sweep import STALE_S
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.testing.services import LOCATION, PROJECT
@@ -298,6 +300,23 @@ def test_a_worker_that_starts_may_look_for_younger_pages(world: World) -> None:
         purge(world)
         world.clock.sleep(40)
         assert sweep.sweep(world.clients, jobs) == 1
+
+
+def test_a_worker_that_starts_wakes_no_page_whose_lease_may_last(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A3: however impatient it is; and only what waits for longer than usual is a warning."""
+    put_items(world, 1)
+    store_run(world, "run")
+    woken = []
+    with world.context():
+        for pause_s, stale_s in ((LEASE_S - 1, 0.0), (1, 0.0), (STALE_S - LEASE_S, None)):
+            world.clock.sleep(pause_s)
+            woken.append(Continuations().sweep(world.clients, [APPLY], stale_s=stale_s))
+            assert ("woke" in caplog.text) == (stale_s is None)
+
+    assert woken == [{"woken": 0}, {"woken": 1}, {"woken": 1}]
+    assert "woke 1 pages" in caplog.text
 
 
 def test_the_id_of_another_jobs_run_is_refused(services: Services) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from rollforward.counters import Counter, listing
 from rollforward.counters.counter import SETTLED_AGAIN_S
 from rollforward.counters.entities import config_key
+from rollforward.counters.pattern import Counters
 from tests.infra.world import World
 from tests.rollforward.counters.counts import (
+    HITS,
     LIKES,
     VOTES,
     WAYS,
@@ -97,3 +102,23 @@ def test_a_sweep_settles_what_is_due_of_its_own_counter_alone(world: World) -> N
     with world.context():
         assert LIKES.sweep(world.clients) == 0
         assert config_key("likes", "a").get().read_shards == 2
+
+
+def test_an_operator_sees_how_many_keys_are_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to a bound; a gathered counter has no shards, but a queue."""
+    for key in "abc":
+        resize(world, key, 4)
+        resize(world, key, 2)
+
+    def numbers(counter: Counter) -> Mapping[str, object]:
+        with world.context():
+            return Counters().run(world.clients, [HITS, LIKES, VOTES], counter.name).numbers
+
+    likes = {"mode": "exact", "min_shards": 1, "max_shards": 64}
+    assert numbers(LIKES) == {**likes, "due_keys": 3}
+    assert numbers(VOTES) == {**likes, "max_shards": 16, "due_keys": 0}
+    assert numbers(HITS) == {"mode": "gathered", "gathered_by": "fork-join queue counters-hits"}
+    monkeypatch.setattr(listing, "MAX_COUNTED", 2)
+    assert numbers(LIKES)["due_keys"] == 2

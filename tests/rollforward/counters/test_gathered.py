@@ -335,9 +335,15 @@ def test_gathered_totals_are_cached_with_their_age_too(world: World) -> None:
 
 def test_what_cannot_be_declared() -> None:
     """The error says why."""
-    for options in ({"min_shards": 0}, {"max_shards": 257}, {"min_shards": 9, "max_shards": 8}):
+    bounds: list[dict[str, int]] = [
+        *({"min_shards": 0}, {"max_shards": 257}, {"min_shards": 9, "max_shards": 8}),
+        {"calm_s": 0},
+    ]
+    for options in bounds:
         with pytest.raises(ValueError, match="shards"):
             Counter("likes", queue="default", **options)  # type: ignore[arg-type]
+    fixed = Counter("x" * 40, queue="default", min_shards=256, max_shards=256, calm_s=0.1)
+    assert fixed.shard_bounds == (256, 256)
     with pytest.raises(ValueError, match="one of exact, gathered, in_memory"):
         Counter("likes", "somehow", queue="default")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name"):

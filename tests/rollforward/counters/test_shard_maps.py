@@ -107,6 +107,35 @@ def test_verdicts_follow_from_lost_races_and_from_waits() -> None:
     assert commits(*quick[:3], lost=3) == RUSH
 
 
+@pytest.mark.parametrize(
+    ("commits", "lost", "waited", "verdict"),
+    [
+        *((19, 0, 0, None), (20, 0, 0, CALM), (101, 0, 1, CALM), (100, 0, 1, BUSY)),
+        *((20, 0, 4, BUSY), (20, 0, 5, GROW), (125, 0, 5, BUSY), (124, 0, 5, GROW)),
+        *((20, 2, 0, BUSY), (20, 3, 0, GROW), (75, 3, 0, BUSY), (20, 2, 3, GROW)),
+        *((10, 4, 0, GROW), (10, 5, 0, RUSH), (2, 2, 0, None), (3, 3, 0, RUSH)),
+    ],
+)
+def test_a_verdict_changes_at_its_bounds(
+    commits: int, lost: int, waited: int, verdict: str | None
+) -> None:
+    """Of four in a hundred, one in a hundred and two in five none is more than itself."""
+    contention = Contention(commits, lost, waited)
+
+    assert contention.verdict() == verdict
+    assert (contention.commits == 0) == (verdict is not None)
+
+
+@pytest.mark.parametrize(("usual_s", "wait_s"), [(0.002, 0.04), (0.008, 0.04), (0.02, 0.1)])
+def test_a_wait_is_longer_than_forty_milliseconds_and_than_five_commits(
+    usual_s: float, wait_s: float
+) -> None:
+    """As long as that is none yet."""
+    waits = [Contention(usual_s=usual_s).record(wait_s + more_s) for more_s in (0, 0.001)]
+
+    assert waits == [False, True]
+
+
 def test_a_service_that_is_slow_for_all_is_no_conflict_for_long() -> None:
     """A commit waits when it takes much longer than others do: they all take longer now."""
     contention = Contention()

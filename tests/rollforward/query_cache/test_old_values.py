@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from rollforward.query_cache import CachedQuery, get_or_compute
+from rollforward.query_cache.envelope import Envelope
 from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
 from rollforward.testing.world import in_threads
 from tests.infra.stack import until
-from tests.rollforward.query_cache.timed import Time, TimedCache, TimedClock, process
+from tests.rollforward.query_cache.timed import START_S, Time, TimedCache, TimedClock, process
 
 TTL_S = 20
+DAY_S = 24 * 3600
 PATIENCE_S = 60.0
 
 
@@ -106,6 +108,18 @@ def test_a_type_without_a_schema_is_cached_all_the_same() -> None:
     asked = query(dict[str, Any], lambda _: {"a": 1})
 
     assert [read(asked, process(cache))[1] for _ in range(2)] == ["misses", "hits"]
+
+
+def test_a_value_of_another_type_is_a_miss_and_is_replaced() -> None:
+    """J5: it stands sound in this very place, whoever has put it there, and is counted."""
+    time = Time()
+    asked, clients = query(str, lambda _: "front"), process(TimedCache(time))
+    entry = asked._call(clients).entry()
+    assert entry is not None
+    assert entry.store(Envelope(b'["front"]', time.now_s, took_s=0.0, reads=0, round_trips=0))
+
+    assert [read(asked, clients) for _ in range(2)] == [("front", "misses"), ("front", "hits")]
+    assert asked.stats(clients).broken == 1
 
 
 def test_a_value_that_was_stored_late_by_a_clock_ahead_ends_in_time() -> None:
@@ -260,3 +274,22 @@ def test_a_process_that_has_invalidated_follows_none_of_its_older_computations(
     read(asked, clients)
 
     assert served == [("new", "misses")]
+
+
+def test_a_process_adds_its_counts_once_a_second_and_a_day_has_its_own() -> None:
+    """J6: a hit makes no call for them; nor do they wait if the clock is put back."""
+    time = Time()
+    cache = TimedCache(time)
+    asked, clients = query(str, lambda _: "front"), process(cache)
+    adds = []
+    for pause_s in (0, 0.9, 0.1, -5):
+        time.now_s += pause_s
+        cache.calls.clear()
+        read(asked, clients)
+        adds.append("incr" in cache.calls)
+    assert adds == [True, False, True, True]
+
+    time.now_s = START_S + DAY_S - 1
+    assert asked.stats(clients).calls == 4
+    time.now_s += 6
+    assert asked.stats(clients).calls == 0

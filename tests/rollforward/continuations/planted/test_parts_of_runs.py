@@ -174,6 +174,7 @@ def test_an_attempt_stops_at_its_deadline_and_when_its_run_was_cancelled(
     [
         ("mine", CommitKind.LAST, 0, (False, False, 0, 1)),
         ("mine", CommitKind.LAST, 6, (False, False, 3, 1)),
+        ("mine", CommitKind.LAST, 7, (False, False, 3, 1)),
         ("other", CommitKind.LAST, 0, None),
         (None, CommitKind.INTERIM, 0, None),
     ],
