@@ -126,7 +126,7 @@ def list_builds(groups: Sequence[ViewMaintenance], query: RunQuery) -> RunList:
     runs: list[Run] = []
     for group in groups:
         catalog = group.views.catalog()
-        for table, place in _tables(group, catalog)[: max(0, MAX_TABLES - len(runs))]:
+        for table, place in _tables(group, catalog)[: MAX_TABLES - len(runs)]:
             run = _readable(group, catalog, table, place)
             if run is not None:
                 runs.append(run)

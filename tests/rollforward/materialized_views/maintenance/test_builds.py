@@ -75,27 +75,15 @@ def utc(count: int) -> datetime.datetime:
     return hours(count).replace(tzinfo=datetime.UTC)
 
 
-def test_a_build_is_running_until_its_table_is_read() -> None:
-    """It says at which step it is, and began with the first of its walks."""
-    notes = [
-        build_of("building", rows_of(*walks)).run().note
-        for walks in ([], backfilled(), [*backfilled(), ("catch-up", "Pupil", walk_row(4, None))])
-    ]
+def test_a_build_says_what_became_of_its_table() -> None:
+    """Whether any of its last walks has ended tells one that was replaced from one given up."""
     whole = rows_of(*backfilled(), *confirmed())
-
-    assert notes == ["begins", "backfill", "catch-up"]
-    assert shown(build_of("building", whole).run()) == ("running", "confirm", utc(0), None)
-    finished = ("finished", "this table is read", utc(0), utc(7))
-    assert shown(build_of("live", whole).run()) == finished
-
-
-def test_a_build_on_its_way_out_was_replaced_or_given_up() -> None:
-    """By whether any of its last walks has ended."""
-    replaced = build_of("dropping", rows_of(*backfilled(), *confirmed())).run()
+    live, replaced = (build_of(place, whole).run() for place in ("live", "dropping"))
     given_up = build_of("dropping", rows_of(*backfilled())).run()
 
-    assert (replaced.state, replaced.ended) == ("finished", utc(7))
-    assert replaced.note == "another table is read; this one is being deleted"
+    assert shown(live) == ("finished", "this table is read", utc(0), utc(7))
+    note = "another table is read; this one is being deleted"
+    assert shown(replaced) == ("finished", note, utc(0), utc(7))
     assert shown(given_up) == ("cancelled", "given up; its table is being deleted", utc(0), None)
 
 
