@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from rollforward.pull_queues import OLDEST, PullQueue
+from rollforward.pull_queues.entities import PullItem
+from rollforward.pull_queues.items import ItemId
+from rollforward.pull_queues.listing import letters_of
 from rollforward.pull_queues.pattern import PullQueues
+from rollforward.tasks.runs import LetterQuery
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import WORK, add, lease, put_items, waiting
@@ -117,6 +121,42 @@ def test_a_discard_whose_reply_was_lost_says_that_it_took_effect(world: World) -
     assert world.plan.fired
     assert not WORK.discard(world.clients, dead.id)
     assert WORK.dead_letters() == [beside]
+
+
+@pytest.mark.parametrize("act", [WORK.replay, WORK.discard])
+def test_nothing_took_effect_on_a_letter_that_never_was(world: World, act: Any) -> None:
+    """Also if the reply to its commit was lost: what is not there was not there before."""
+    add(world, "waits")
+    [living] = PullItem.query(PullItem.ready >= "work|", PullItem.ready < "work}").fetch()
+    for id_ in ("none", living.key.id().partition("|")[2]):
+        world.plan.reset("reply-lost", next_call="Commit")
+        with world.plan.watched():
+            assert not act(world.clients, ItemId(id_))
+        assert world.plan.fired
+
+    assert waiting() == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_letters_that_died_in_one_commit_are_on_one_page_after_the_other(
+    world: World, limit: int
+) -> None:
+    """By their ids, and behind those that died before."""
+    queue = PullQueue("one", max_deliveries=1, partitions=1)
+    for count in (1, 3):
+        for number in range(count):
+            queue.add(world.clients, f"{count}-{number}")
+        queue.lease(world.clients, limit=count, lease_s=1)
+        world.clock.sleep(2)
+        assert queue.lease(world.clients) == []
+    pages, cursor = list[list[str]](), ""
+    while not pages or (cursor and len(pages) < 5):
+        page = letters_of(queue, LetterQuery(cursor=cursor, limit=limit))
+        pages.append([letter.id for letter in page.letters])
+        cursor = page.next_cursor
+
+    ids = [letter.id for letter in queue.dead_letters()]
+    assert pages == [ids[start : start + limit] for start in range(0, 4, limit)]
 
 
 def test_dead_letters_go_after_a_month(world: World) -> None:
