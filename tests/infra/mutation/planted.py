@@ -125,7 +125,9 @@ PACKAGES = {
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
     ),
     "batches": Package(
-        ["rollforward/batches/**/*.py"], [f"{TESTS}/batches/**/test_*.py", *OF_RUNS], DEEP
+        ["rollforward/batches/**/*.py"],
+        [f"{TESTS}/batches/**/test_*.py", *OF_RUNS, f"{TESTS}/lanes/test_other_patterns.py"],
+        DEEP,
     ),
     "flows": Package(
         ["rollforward/flows/**/*.py"],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import listing, pattern, sweep, tree
+from rollforward.batches import TaskBatch, listing, pattern, sweep, tree
 from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
@@ -187,6 +187,30 @@ def test_a_batch_that_is_being_removed_is_neither_listed_nor_found(world: World)
 
     named = [{"cancelled", "failed", "open"}, {"open"}, {"failed"}, set()]
     assert list(listed.values()) == [{f"trees:{row}" for row in rows} for rows in named]
+
+
+class Awaited(TaskBatch):
+    """Batches for which a flow waits."""
+
+    def waiter(self, batch_id: str) -> RunLink:
+        return RunLink("flows", f"{self.name}|{batch_id}")
+
+
+def test_a_batch_shows_the_run_that_waits_for_it(world: World) -> None:
+    """By its own declaration, whatever those beside it are called; a batch above it comes first."""
+    parts = [Awaited(name, members=[]) for name in ("trea", "trees", "treez")]
+    with world.context():
+        keep("b")
+        keep("below", "b")
+        own, below = (Batches().run(world.clients, parts, f"trees:{row}") for row in ("b", "below"))
+        listed = Batches().runs(world.clients, parts, RunQuery(name="trees")).runs
+        alone = Batches().run(world.clients, parts[::2], "trees:b")
+
+    waiter, above = RunLink("flows", "trees|b"), RunLink("batches", "trees:b")
+    assert (own.run.part_of, own.numbers["waited_for_by"]) == (waiter, waiter)
+    assert (below.run.part_of, "waited_for_by" in below.numbers) == (above, False)
+    assert {run.id: run.part_of for run in listed} == {"trees:b": waiter, "trees:below": above}
+    assert alone.run.part_of is None
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

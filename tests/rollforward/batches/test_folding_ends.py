@@ -13,6 +13,7 @@ from rollforward.batches.entities import BatchPage, state_key
 from rollforward.fork_join import Batch
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.runtime.clock import naive_utc
+from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
@@ -196,3 +197,20 @@ def test_a_second_end_of_a_member_needs_a_transaction(world: World) -> None:
     with world.context():
         assert NOTES.progress("b").done == len(LABELS)
     assert is_complete(world)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "generation", "reads"),
+    [(0.0, 1, 0), (0.9, 1, 0), (1.1, 1, 1), (-1.0, 1, 1), (0.5, 2, 1)],
+)
+def test_a_process_reads_a_batch_once_a_second(
+    world: World, later_s: float, generation: int, reads: int
+) -> None:
+    """F7: again if the clock was put back, or for a member of another generation."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"))
+        assert running_cache.accepts_members(world.clients, "notes:b", 1)
+        later = ahead(world.clients, later_s)
+        cost_before = world.clients.meter.total()
+        assert running_cache.accepts_members(later, "notes:b", generation)
+        assert (world.clients.meter.total() - cost_before).reads == reads

@@ -92,6 +92,23 @@ def test_members_of_a_batch_run_in_their_order_and_complete_it(world: World) -> 
     assert LaneTask.query().fetch() == LaneState.query().fetch() == []
 
 
+def test_a_member_waits_behind_what_came_before_its_addition(world: World) -> None:
+    """However old its batch is, and although all of its tasks are created later."""
+    IN_ORDER("ada").pause(world.clients)
+    for number, text in enumerate(("first", "between", "last")):
+        if text == "between":
+            send(world.clients, IN_ORDER, "ada", text)
+        else:
+            member = (write, write.bind("ada", text), IN_ORDER("ada"))
+            LETTERS.populate(world.clients, "b5", [member], idempotency_key=str(number))
+        world.clock.sleep(10)
+    world.settle(patience_s=120)
+    IN_ORDER("ada").resume(world.clients)
+    world.settle(patience_s=120)
+
+    assert DESK.of("ada") == ["first", "between", "last"]
+
+
 def test_a_walk_that_is_repeated_adds_no_member_twice(world: World) -> None:
     """Nor does the sweep of a batch whose members wait for long."""
     IN_ORDER("ada").pause(world.clients)
