@@ -26,11 +26,12 @@ def view_like(view: type[View], **how: Any) -> type[View]:
         ([view_like(Numbers, name="a.b")], "view name must be 1 to 100 .*, got 'a.b'"),
         ([view_like(Numbers, name="Ä")], "view name must be"),
         ([view_like(Numbers, name="a" * 101)], "view name must be 1 to 100 lowercase"),
+        ([view_like(Numbers, version=0)], "other.version must be at least 1, got 0"),
         ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
         ([view_like(Numbers, row_rate=0)], "other.row_rate must be positive, or None"),
         ([GradesBySize], "grades_by_size is downstream of by_grade: put both into one group"),
     ],
-    ids=["twice", "dot", "letter", "length", "join", "rate", "alone"],
+    ids=["twice", "dot", "letter", "length", "version", "join", "rate", "alone"],
 )
 def test_views_that_could_never_be_right_are_refused(
     declared: Sequence[type[View]], words: str
@@ -38,6 +39,16 @@ def test_views_that_could_never_be_right_are_refused(
     """C1: when they are declared, and with what to do about it."""
     with pytest.raises(TypeError, match=words):
         ViewGroup("refused", *declared)
+
+
+def test_views_are_taken_up_to_their_limits() -> None:
+    """A name of a hundred characters, or by the class, and the first version."""
+    longest = view_like(Numbers, name="a" * 100, version=1)
+    group = ViewGroup(
+        "taken", longest, view_like(Paced, name=""), GradesBySize, GradesBySize.source
+    )
+
+    assert [*group.views] == ["a" * 100, "other", "grades_by_size", "by_grade"]
 
 
 @pytest.mark.parametrize(
