@@ -2,8 +2,9 @@
 
 Each is a greenlet: it is resumed, and goes on until it ends or pauses. So a schedule is the order
 in which actors are resumed, and the same each time. The library takes each for a thread: what it
-keeps by thread is put away while an actor pauses. What a paused one locks, no other can wait for:
-the watch ends such a schedule.
+keeps by thread is put away while an actor pauses. Actors wait for each other by the locks of
+`threads.py`; if one waits for a lock of Python's that a paused one holds, the watch ends the
+schedule.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Actor:
         self.is_acknowledged = False
         self.is_beside = False
         self._is_abandoned = False
+        self._waits_for: Callable[[], bool] | None = None
         self._error: BaseException | None = None
         self._work = work
         self._greenlet: Any = None
@@ -85,6 +87,22 @@ class Actor:
         getcurrent().parent.switch()
         if self.is_dead:
             raise Crash
+
+    def wait(self, is_true: Callable[[], bool], until_s: float) -> None:
+        """Let others run until something is true, or until a time; called by itself.
+
+        Raises:
+            Crash: its process has died meanwhile.
+        """
+        self._waits_for = is_true
+        try:
+            self.pause(until_s)
+        finally:
+            self._waits_for = None
+
+    def is_ready(self, now_s: float) -> bool:
+        """Return whether it can go on now."""
+        return self.wakes_at_s <= now_s or (self._waits_for is not None and self._waits_for())
 
     def abandon(self) -> None:
         """Let it die as soon as it is resumed."""

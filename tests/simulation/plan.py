@@ -15,6 +15,9 @@ from tests.simulation.shop.totals import PARTS
 from tests.simulation.world import BEGIN_S, PROCESSES
 
 VISITORS, MOST_ORDERS = 2, 2
+# In one seed of five threads of a process meet: more visitors come at once, with one order each.
+CROWDED_OF, CROWDED = 5, 3
+CROWD, ORDERS_IN_CROWD, THREADS = 5, 1, (2, 3)
 CUSTOMERS = ("ada", "bob")
 DAY = "monday"
 LOOKS = 3
@@ -65,6 +68,7 @@ class Plan:
         rebuilt_after_s: When somebody rebuilds the view, if a deployment changes it.
         moods: Of the mail relay and of the payment service.
         is_late: Whether faults may also strike at the end of the day, and in a sweep.
+        threads: Of each process. They meet in one process, unless a deployment takes all.
     """
 
     parts: Sequence[str]
@@ -75,7 +79,13 @@ class Plan:
     deployments: Sequence[Deployment]
     moods: Moods
     is_late: bool
+    threads: int
     faults: Sequence[Fault]
+
+    @property
+    def serving(self) -> int:
+        """How many of the processes serve requests."""
+        return 1 if self.threads > 1 and not self.deployments else PROCESSES
 
 
 def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
@@ -90,9 +100,12 @@ def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
     is_late = chance.randrange(LATE_OF) == 0
     calls = CALLS + sum(CALLS_OF[part] for part in parts) + is_late * LATE_CALLS
     followed = [part for part in parts if part not in APART]
+    is_crowd = seed % CROWDED_OF == CROWDED
+    threads = random.Random(f"{seed} threads").choice(THREADS) if is_crowd else 1
+    visitors = range(CROWD if is_crowd else VISITORS)
     return Plan(
         parts,
-        [_requests(chance, number, followed) for number in range(VISITORS)],
+        [_requests(chance, visitor, followed, is_crowd=is_crowd) for visitor in visitors],
         [Request(f"{API}/looks", {}, chance.choice(PAUSES_S)) for _ in range(LOOKS)],
         chance.uniform(0, 30),
         chance.uniform(0, 40),
@@ -102,17 +115,21 @@ def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
             _moods(random.Random(f"{seed} payments"), PAYMENT_MOODS),
         ),
         is_late,
+        threads,
         drawn(random.Random(f"{seed} faults"), calls, MOST_FAULTS),
     )
 
 
-def _requests(chance: random.Random, visitor: int, parts: Sequence[str]) -> list[Request]:
+def _requests(
+    chance: random.Random, visitor: int, parts: Sequence[str], *, is_crowd: bool
+) -> list[Request]:
     requests: list[Request] = []
-    for number in range(chance.randrange(1, MOST_ORDERS + 1)):
+    orders = ORDERS_IN_CROWD if is_crowd else chance.randrange(1, MOST_ORDERS + 1)
+    for number in range(orders):
         order = {"order": f"v{visitor}n{number}", "customer": chance.choice(CUSTOMERS)}
         at_ms = int(1000 * (BEGIN_S + chance.uniform(0, 30)))
         placed = {"cents": chance.randrange(1, 500), "batch": DAY, "parts": parts, "at_ms": at_ms}
-        after_s = chance.choice(PAUSES_S)
+        after_s = 0.0 if is_crowd else chance.choice(PAUSES_S)
         requests.append(Request(f"{API}/orders", {**order, **placed}, after_s))
         if chance.random() < 0.4:
             moved = {**order, "customer": chance.choice(CUSTOMERS)}
@@ -135,7 +152,7 @@ def _deployments(chance: random.Random) -> list[Deployment]:
 def _moods(chance: random.Random, moods: Sequence[str]) -> MoodsOfOrders:
     return {
         f"v{visitor}n{number}": chance.choices(moods, k=chance.randrange(1, MOST_MOODS + 1))
-        for visitor in range(VISITORS)
+        for visitor in range(CROWD)
         for number in range(MOST_ORDERS)
         if chance.randrange(MOODY_OF) == 0
     }

@@ -29,6 +29,7 @@ from rollforward.fork_join import fold as folding
 from rollforward.materialized_views.catalog import Catalog
 from rollforward.outbox import pattern
 from rollforward.outbox import relay as relaying
+from rollforward.runtime import Clients
 from rollforward.streams.exchange import ingest
 from rollforward.streams.storage.remote_calls import Read
 from rollforward.tasks import Reject, Retry, Unavailable
@@ -39,8 +40,9 @@ from tests.simulation.shop.stream import OrdersHeldById, ReleasedOrders
 # Seeds of schedules: without a deployment, with one by which a task of the second version comes to
 # a process of the first, with one while the stream has state, with one between two looks, with
 # faults after the end of the day, with a payment service that says how long to wait, and with one
-# that works longer than a process of the first version waits.
+# that works longer than a process of the first version waits; and with threads that meet.
 PLAIN, UNTIMELY, HOLDING, BETWEEN, LATE, ASKED_TO_WAIT, MIXED = 0, 135, 21, 16, 1, 2, 1171
+THREADED = 58
 
 
 class Plant(NamedTuple):
@@ -179,6 +181,18 @@ def _mailed_twice() -> Any:
     return mock.patch.object(receipts, "send_receipt", send_twice)
 
 
+def _order_kept_by_the_process() -> Any:
+    send = receipts.send_receipt
+
+    def send_kept(clients: Clients, order: str) -> None:
+        kept = clients.process_state.get_or_create("the order of this thread", dict[str, str])
+        kept["order"] = order
+        clients.cache.get("a call, at which other threads go on")
+        send(clients, kept["order"])
+
+    return mock.patch.object(receipts, "send_receipt", send_kept)
+
+
 def _key_of_an_attempt() -> Any:
     numbers = itertools.count()
     return mock.patch.object(Steps, "key", lambda step, name: f"{name} {next(numbers)}")
@@ -270,6 +284,7 @@ PLANTS: Mapping[str, Plant] = {
         _message_id_of_an_attempt, "mail", [("reply-lost:UNAVAILABLE", f"{SENDS}.end")]
     ),
     "mailed-twice": Plant(_mailed_twice, "mail", []),
+    "order-kept-by-the-process": Plant(_order_kept_by_the_process, "mail", [], seed=THREADED),
     "key-of-an-attempt": Plant(_key_of_an_attempt, "flow", [("reply-lost:UNAVAILABLE", PAYS)]),
     "refusal-tried-again": Plant(_refusal_tried_again, "flow", []),
     "lost-answer-taken-for-a-refusal": Plant(

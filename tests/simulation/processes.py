@@ -29,6 +29,7 @@ from rollforward.runtime import Clients, Meter, open_datastore
 from rollforward.runtime.channel.limits import DatastoreLimits
 from rollforward.runtime.process.heartbeats import NoHeart
 from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.sharing import group_commit, shared_transaction
 from rollforward.streams import driver
 from rollforward.streams.storage import inbox_hints
 from rollforward.tasks import AppEngineTarget, CloudTaskQueue
@@ -41,6 +42,7 @@ from tests.simulation.shop import app
 from tests.simulation.shop.common import Shop
 from tests.simulation.shop.payments import Payments
 from tests.simulation.shop.receipts import SENDER
+from tests.simulation.threads import for_actors
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -77,7 +79,7 @@ class Version(NamedTuple):
 
 
 class Process:
-    """A process that serves one request at a time.
+    """A process that serves requests, by one thread or by several.
 
     Attributes:
         incarnation: Counts its deaths. What an earlier one does has no effect.
@@ -173,7 +175,7 @@ def in_virtual_time(world: World) -> Iterator[None]:
     """Let pauses, leases and spans take virtual time, and the seed draw what is random."""
     defaults = {"sleep": world.sleep, "jitter": world.jitter}
     pause = transactions.pause_before_retry
-    clock = SimpleNamespace(monotonic=lambda: world.now_s)
+    clock = SimpleNamespace(monotonic=lambda: world.now_s, sleep=world.sleep)
     holder = claims.Holder.__init__
     started = [
         clock.monotonic if value is time.monotonic else value for value in holder.__defaults__
@@ -184,6 +186,7 @@ def in_virtual_time(world: World) -> Iterator[None]:
 
     with (
         contextlib.ExitStack() as timed,
+        for_actors(world),
         mock.patch.object(smtplib, "socket", smtp.sockets_of(world)),
         mock.patch.object(driver.Engine, "_run_in_background", run_in_background),
         mock.patch.object(transactions, "secrets", SimpleNamespace(token_hex=world.token_hex)),
@@ -192,6 +195,14 @@ def in_virtual_time(world: World) -> Iterator[None]:
         mock.patch.dict(transactions.transact.__kwdefaults__, defaults),
         mock.patch.object(pause, "__defaults__", tuple(defaults.values())),
     ):
-        for module in (claims, claiming, seen_pages, driver, inbox_hints):
+        for module in (
+            claims,
+            claiming,
+            driver,
+            group_commit,
+            inbox_hints,
+            seen_pages,
+            shared_transaction,
+        ):
             timed.enter_context(mock.patch.object(module, "time", clock))
         yield

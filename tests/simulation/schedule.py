@@ -164,7 +164,9 @@ class Simulator:
         with in_virtual_time(world):
             # As each worker's start does, within seconds: a deployment comes later.
             is_swept = bool(self.plan.deployments)
-            world.begin(str(seed), self.plan.faults, self.plan.moods, is_swept=is_swept)
+            begun = str(seed), self.plan.faults, self.plan.moods
+            threads, serving = self.plan.threads, self.plan.serving
+            world.begin(*begun, threads=threads, serving=serving, is_swept=is_swept)
             with watched(world, self.ticks, self.tick_s):
                 try:
                     self._play()

@@ -7,6 +7,7 @@ delivered, the scheduler of cron calls. If nothing can, time goes on to what is 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -45,6 +46,7 @@ RECOVERY = "recovers"
 DONE_BELOW = 300  # Of statuses: a task is done.
 MAX_TURNS = 20_000
 SWITCHES = (0.0, 0.02, 0.1, 0.4)  # How often an actor lets others go on at a call.
+OFTEN = (0.1, 0.4, 0.8)  # The same, if threads of a process are to meet.
 
 
 class NotSettledError(AssertionError):
@@ -78,6 +80,8 @@ class World:
         self.order = random.Random(0)
         self.dice = random.Random(0)
         self.switch_rate = 0.0
+        self.threads = 1
+        self.serving: Sequence[Process] = ()
         self.sweeps = 0
         self.resumed = 0
         self.stuck: AssertionError | None = None
@@ -86,12 +90,21 @@ class World:
         self.processes = [Process(f"p{number}", self, shops) for number in range(PROCESSES)]
 
     def begin(
-        self, seed: str, faults: Sequence[Fault], moods: Moods, *, is_swept: bool = False
+        self,
+        seed: str,
+        faults: Sequence[Fault],
+        moods: Moods,
+        *,
+        threads: int = 1,
+        serving: int = PROCESSES,
+        is_swept: bool = False,
     ) -> None:
         """Begin a schedule in an empty world.
 
         Args:
             moods: Of the services outside of the app.
+            threads: So many requests a process serves at a time.
+            serving: So many of the processes serve any.
             is_swept: The app has served for a while: a sweep has come before the first call.
         """
         self.now_s = BEGIN_S
@@ -104,7 +117,8 @@ class World:
         self.actors, self.later, self.deployments, self.current = [], [], [], None
         self.order = random.Random(f"{seed} order")
         self.dice.seed(f"{seed} dice")
-        self.switch_rate = self.order.choice(SWITCHES)
+        self.switch_rate = self.order.choice(SWITCHES if threads == 1 else OFTEN)
+        self.threads, self.serving = threads, self.processes[:serving]
         self.statuses = Counter()
         self.sweeps = 0
         self.stuck = None
@@ -136,6 +150,15 @@ class World:
             self.now_s += seconds
         else:
             self.current.pause(self.now_s + max(0.0, seconds))
+
+    def wait_for(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Let others run until something is true; return whether it is, in time."""
+        ends_s = math.inf if timeout_s is None else self.now_s + timeout_s
+        while not is_true():
+            if self.current is None or self.now_s >= ends_s:
+                return False
+            self.current.wait(is_true, ends_s)
+        return True
 
     def jitter(self, low: float, high: float) -> float:
         return self.order.uniform(low, high)
@@ -170,10 +193,9 @@ class World:
     def _take_turn(self) -> bool:
         """Do one of the things that can be done now."""
         self._give_up()
-        ready = [actor for actor in self.actors if actor.wakes_at_s <= self.now_s]
-        busy = {id(actor.process) for actor in self.actors if not actor.is_beside}
-        idle = [process for process in self.processes if id(process) not in busy]
-        self._deploy(idle)
+        ready = [actor for actor in self.actors if actor.is_ready(self.now_s)]
+        self._deploy([process for process in self.processes if self._requests(process) == 0])
+        idle = [process for process in self.serving if self._takes_requests(process)]
         later = [job for job in self.later if job[0] <= self.now_s] if idle else []
         due = self.engine.due() if idle else []
         choices = len(ready) + len(later) + len(due)
@@ -193,6 +215,14 @@ class World:
             self._go_on(self._deliver(due[chosen - len(later)].task_name, process))
         return True
 
+    def _requests(self, process: Process) -> int:
+        return sum(not one.is_beside and one.process is process for one in self.actors)
+
+    def _takes_requests(self, process: Process) -> bool:
+        """Return whether a process has a free thread, and does not end as soon as it is idle."""
+        has_time = process.next_version is None or self._requests(process) == 0
+        return has_time and self._requests(process) < self.threads
+
     def _next_s(self) -> float | None:
         """Return when something can be done that cannot be done now."""
         times = [actor.wakes_at_s for actor in self.actors] + [job[0] for job in self.later]
@@ -201,7 +231,7 @@ class World:
         wake_s = self.engine.wake_at()
         if wake_s is not None:
             times.append(wake_s)
-        later = [at_s for at_s in times if at_s > self.now_s]
+        later = [at_s for at_s in times if self.now_s < at_s < math.inf]
         return min(later, default=None)
 
     def _start(self, name: str, process: Process, work: Callable[[], None]) -> Actor:
@@ -223,7 +253,8 @@ class World:
             stuck, self.stuck = self.stuck, None
             raise stuck
         for other in [other for other in self.actors if other.is_dead]:
-            self._go_on(other)
+            if not other.has_ended:  # The end of another one has ended it, too.
+                self._go_on(other)
 
     def _answer(self, actor: Actor, error: str = "connection closed") -> None:
         """Tell the queue how a delivery has ended, if it waits for that."""
