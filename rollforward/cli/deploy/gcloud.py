@@ -16,6 +16,7 @@ from rollforward.cli.deploy.queue_settings import QueueSettings, of_json, sugges
 from rollforward.cli.errors import CliError
 
 TIMEOUT_S = 60
+MAX_COUNTED = 1_000
 _MAX_TEXT = 300
 _ROLES = ("datastore.user", "cloudtasks.enqueuer", "cloudtasks.viewer")
 
@@ -139,8 +140,31 @@ def live_findings(
                 f"{create_queue(declared, at, 'update')}"
             )
             yield Finding("live-queue-differs", "cloud tasks", name, text)
+    left = sorted(deployed.keys() - needs.queues.keys() - queues.keys())
+    yield from _left_queues([deployed[name] for name in left if deployed[name].is_paused], at)
     if platform == "cloud-run":  # On App Engine cron.yaml is the schedule, and no list has it.
         yield from _live_sweep(_ask(["scheduler", "jobs", "list", *where]), needs, at)
+
+
+def _left_queues(left: Sequence[QueueSettings], at: Place) -> Iterator[Finding]:
+    """Yield the paused queues that neither the app nor queue.yaml names, and that have tasks.
+
+    A deployment of queue.yaml disables a queue that it names no more, and deletes neither it nor
+    its tasks.
+    """
+    where = f"--project={at.project} --location={at.region}"
+    for queue in left:
+        options = [f"--queue={queue.name}", f"--limit={MAX_COUNTED}", "--format=json"]
+        waiting = len(_ask(["tasks", "list", *where.split(), *options]))
+        if waiting:
+            least = "at least " if waiting == MAX_COUNTED else ""
+            text = (
+                f"{at.project}: {least}{waiting:,} tasks wait in the queue {queue.name}, which is "
+                "paused, and which neither the app nor queue.yaml names. If they are this app's, "
+                f"deliver them: gcloud tasks queues resume {queue.name} {where}; once it is empty, "
+                f"gcloud tasks queues delete {queue.name} {where}"
+            )
+            yield Finding("live-queue-left", "cloud tasks", queue.name, text)
 
 
 def _difference(declared: QueueSettings, deployed: QueueSettings) -> str:

@@ -30,6 +30,8 @@ case "$*" in
     cat {folder}/queues.json ;;
   "scheduler jobs list --project=my-project --location=europe-west1 --format=json --quiet")
     cat {folder}/jobs.json ;;
+  "tasks list --project=my-project --location=europe-west1 --queue=old-mails "*)
+    cat {folder}/tasks.json ;;
   *) echo "ERROR: unknown: $*" >&2; exit 1 ;;
 esac
 """
@@ -73,9 +75,12 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
     files = ProjectFiles(tmp_path)
     queues = {queue.name: queue for queue in files.queues()}
 
-    def compare(present: Any, jobs: Any, platform: str = "cloud-run") -> list[tuple[str, str]]:
+    def compare(
+        present: Any, jobs: Any, platform: str = "cloud-run", tasks: Any = ()
+    ) -> list[tuple[str, str]]:
         (folder / "queues.json").write_text(json.dumps(present))
         (folder / "jobs.json").write_text(json.dumps(jobs))
+        (folder / "tasks.json").write_text(json.dumps(tasks))
         findings = list(gcloud.live_findings(platform, NEEDS, queues, files, AT))
         assert all("my-project" in finding.text for finding in findings)
         return list(ids(findings))
@@ -118,6 +123,23 @@ def test_a_deployed_queue_that_loses_or_holds_tasks_is_a_finding(live: Live, kin
     changed = [*WHOLE[:2], deployed("mails", **LIMITS[kind])]
 
     assert live(changed, [JOB]) == [(kind, "mails")]
+
+
+@pytest.mark.parametrize(
+    ("state", "tasks", "findings"),
+    [
+        ("DISABLED", [{"name": "t1"}, {"name": "t2"}], [("live-queue-left", "old-mails")]),
+        ("DISABLED", [], []),
+        ("RUNNING", [{"name": "t1"}], []),  # It may be another app's.
+    ],
+)
+def test_tasks_in_a_queue_that_a_deployment_has_disabled_are_a_finding(
+    live: Live, state: str, tasks: Any, findings: Any
+) -> None:
+    """Nothing delivers them, as queue.yaml names their queue no more."""
+    left = deployed("mails", state=state) | {"name": "projects/p/locations/l/queues/old-mails"}
+
+    assert live([*WHOLE, left], [JOB], tasks=tasks) == findings
 
 
 def test_a_queue_as_the_service_makes_it_by_default_is_three_findings(live: Live) -> None:
