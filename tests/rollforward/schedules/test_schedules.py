@@ -112,6 +112,21 @@ def test_a_downtime_is_made_up_for_as_declared(
         assert len(times_here()) == count + 1
 
 
+def test_missed_ticks_with_large_arguments_run_in_commits_that_have_room(
+    services: Services,
+) -> None:
+    """T2: 60 times 90 kB are more than the emulators take at a time."""
+    part = UserSchedules("users", greet_user, "all")
+    world = world_of(services, part)
+    with world.context():
+        part.put(world.clients, "u1", "*/10 * * * *", greet_user.bind("x" * 90_000))
+    world.clock.sleep(60 * 600)
+    world.settle(patience_s=0)
+
+    with world.context():
+        assert len(TickRun.query().fetch(keys_only=True)) == 60
+
+
 @one_emulator
 def test_a_tick_whose_task_is_lost_is_made_up_for_by_the_sweep(services: Services) -> None:
     """T1: the queue was purged."""
