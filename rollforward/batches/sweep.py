@@ -12,7 +12,7 @@ hour after the completion, and then ever more rarely, at least once a day, until
 removed.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
-then its rows are deleted by a task. The mark stays for 32 days, longer than a task can wait, and as
+then its rows are deleted by a task. If many are due at a time, tasks mark them, a hundred each. The mark stays for 32 days, longer than a task can wait, and as
 long as there are rows. One that is nested stays until its parent is removed, which may be run again
 until then. And a parent's mark stays as long as a batch that is nested in it: a new batch of the
 parent's id would take that for its own.
@@ -21,7 +21,7 @@ parent's id would take that for its own.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -48,15 +48,18 @@ from rollforward.batches.entities import (
     state_key,
     work_within,
 )
+from rollforward.datastore.batched import batched
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.idempotency import digest_of
 from rollforward.runtime.run_each import run_each
 from rollforward.tasks.declaration import task
 
 # By one sweep.
 MAX_WOKEN = 100
-MAX_REMOVED = 500
+MAX_REMOVED = 5_000
+REMOVED_PER_TASK = 100  # Each by its own transaction, which takes seconds together.
 MAX_COUNTED = 1_000
 MAX_DELETED = 500  # By one call.
 CALLS_PER_TASK = 20
@@ -84,10 +87,39 @@ def wake(clients: Clients) -> int:
     return _act(clients, [(_wake, key.id()) for key in due])
 
 
+@dataclass(frozen=True)
+class RemoveDue:
+    """Batches whose time has come."""
+
+    batches: list[Annotated[str, pydantic.Field(max_length=300)]]
+
+
 def remove(clients: Clients) -> int:
-    """Begin to remove the batches whose time has come; return how many."""
+    """Begin to remove the batches whose time has come, or enqueue tasks that do; return how many.
+
+    While the tasks wait, the next sweeps find the same batches, and tasks of these names.
+    """
+    now_utc = naive_utc(clients.clock.now())
+    due = [key.id() for key in removable_batches(now_utc).fetch(MAX_REMOVED, keys_only=True)]
+    if len(due) <= REMOVED_PER_TASK:
+        return _remove(clients, due)
+    parts = [RemoveDue(list(part)) for part in batched(due, REMOVED_PER_TASK)]
+    hour = f"{now_utc:%Y%m%dT%H}"  # A task may be lost, by a queue that is purged.
+    names = [(hour, digest_of("|".join(part.batches))) for part in parts]
+    remove_due.enqueue_many(clients, parts, names=names)
+    return len(due)
+
+
+@task("/tasks/batches/remove-due", queue="default")
+def remove_due(clients: Clients, args: RemoveDue) -> None:
+    """Begin to remove some batches."""
+    _remove(clients, args.batches)
+
+
+def _remove(clients: Clients, batches: Sequence[str]) -> int:
     acts = {COMPLETED: _mark, REMOVED: _forget}
-    due = removable_batches(naive_utc(clients.clock.now())).fetch(MAX_REMOVED)
+    states = ndb.get_multi([state_key(batch) for batch in batches])
+    due = [state for state in states if state is not None and state.state in acts]
     return _act(clients, [(acts[state.state], state.key.id()) for state in due])
 
 

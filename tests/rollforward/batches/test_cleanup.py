@@ -9,10 +9,11 @@ import pytest
 from rollforward.batches import TaskBatch, UnknownBatchError, current_member, sweep
 from rollforward.batches.adding import populate
 from rollforward.batches.completion import End, end_members
-from rollforward.batches.entities import REMOVED, BatchState, state_key
+from rollforward.batches.entities import COMPLETED, REMOVED, BatchState, state_key
 from rollforward.fork_join.entities import WorkPack
 from rollforward.runtime import Clients
 from rollforward.tasks import task
+from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import (
     NOTES,
@@ -186,6 +187,28 @@ def test_what_is_to_be_removed_holds_up_nothing_to_wake(
         assert [sweep.remove(world.clients) for _ in range(26)] == [2] * 25 + [0]
         assert sweep.wake(world.clients) == 0  # Nothing is lost of the one that has no member.
         assert NOTES.progress("open").waiting == 0
+
+
+@one_emulator
+def test_batches_are_removed_as_fast_as_they_were_completed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F5: one sweep hands over what is more than it takes itself; the next one adds no tasks."""
+    monkeypatch.setattr(sweep, "REMOVED_PER_TASK", 3)
+    with world.context():
+        for number in range(10):
+            NOTES.populate(world.clients, f"old{number}", [], seal=True)
+    world.settle()
+    world.clock.sleep(WEEK_S + 1)
+
+    with world.context():
+        assert [sweep.remove(world.clients) for _ in range(2)] == [10, 10]
+        assert {row.state for row in rows_here(BatchState)} == {COMPLETED}
+        assert len(world.engine.due()) == 4
+    world.settle()
+    with world.context():
+        assert [row.state for row in rows_here(BatchState)] == [REMOVED] * 10
+        assert sweep.remove(world.clients) == 0
 
 
 def test_each_batch_says_for_what_it_is_looked_at(world: World) -> None:
