@@ -12,10 +12,11 @@ hour after the completion, and then ever more rarely, at least once a day, until
 removed.
 
 A batch that was complete for its time is first marked as removed, so that nothing can re-open it,
-then its rows are deleted by a task. If many are due at a time, tasks mark them, a hundred each. The mark stays for 32 days, longer than a task can wait, and as
-long as there are rows. One that is nested stays until its parent is removed, which may be run again
-until then. And a parent's mark stays as long as a batch that is nested in it: a new batch of the
-parent's id would take that for its own.
+then its rows are deleted by a task. If many are due at a time, tasks mark them, a hundred each. The
+mark stays for 32 days, longer than a task can wait, and as long as there are rows. One that is
+nested stays until its parent is removed, which may be run again until then. And a parent's mark
+stays as long as a batch that is nested in it: a new batch of the parent's id would take that for
+its own.
 """
 
 from __future__ import annotations
