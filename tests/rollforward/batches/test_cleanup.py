@@ -193,7 +193,7 @@ def test_what_is_to_be_removed_holds_up_nothing_to_wake(
 def test_batches_are_removed_as_fast_as_they_were_completed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F5: one sweep hands over what is more than it takes itself; the next one adds no tasks."""
+    """D8: one sweep hands over what is more than it takes itself; the next one adds no tasks."""
     monkeypatch.setattr(sweep, "REMOVED_PER_TASK", 3)
     with world.context():
         for number in range(10):
