@@ -11,6 +11,7 @@ from google.cloud import ndb
 
 from rollforward.paging import (
     BadPageTokenError,
+    Edge,
     KeyRange,
     Listing,
     Merged,
@@ -18,6 +19,7 @@ from rollforward.paging import (
     QueryRange,
     Range,
 )
+from rollforward.paging.tokens import MAX_TOKEN_CHARS, Place
 from tests.infra.memory_datastore import offline
 from tests.rollforward.paging.model import KEY, TOKENS, Unread, filled
 
@@ -156,6 +158,19 @@ def test_each_token_that_is_signed_is_read(letter: str) -> None:
             listing.token_at(TOKENS, Ordered("o"), too_long)
 
 
+def test_the_longest_token_is_read_and_a_longer_text_is_none() -> None:
+    """S14: of a position of 1,600 bytes, with which a range may have begun a value of Datastore."""
+    longest = Place(Edge("a" * 1600), is_previous=True)
+    token = TOKENS.sign("books", {}, longest)
+
+    assert TOKENS.read("books", {}, token) == longest
+    assert len(token) == MAX_TOKEN_CHARS
+    with pytest.raises(BadPageTokenError):
+        TOKENS.read("books", {}, f"{token}A")
+    with pytest.raises(ValueError, match="at most 1600 bytes, got 1601"):
+        TOKENS.sign("books", {}, Place(Edge("a" * 1601), is_previous=True))
+
+
 @pytest.mark.parametrize("version", [1, 3, ord("[")])
 def test_a_token_of_another_version_is_refused(
     monkeypatch: pytest.MonkeyPatch, version: int
@@ -235,6 +250,7 @@ def test_a_token_may_expire() -> None:
 
 def test_keys_of_tokens_are_long() -> None:
     """S22: no key and a short one are refused at once."""
-    for keys in ([], [""], ["short"], [KEY, "short"]):
+    for keys in ([], [""], ["short"], [KEY, "short"], ["k" * 31]):
         with pytest.raises(ValueError, match="at least 32"):
             PageTokens(keys)
+    PageTokens(["k" * 32])

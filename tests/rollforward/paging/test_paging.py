@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from google.cloud import ndb
 from rollforward.paging import (
     BadPageSizeError,
     Edge,
+    Entry,
     KeyRange,
     Listing,
     Merged,
@@ -23,7 +25,7 @@ from rollforward.paging.order_keys import number_key, number_of
 from rollforward.paging.ranges import UnplacedRowError
 from tests.infra.memory_datastore import offline
 from tests.infra.world import World
-from tests.rollforward.paging.model import TOKENS, MemoryStore, Unread, filled
+from tests.rollforward.paging.model import TOKENS, MemoryStore, SortedRange, Unread, filled
 
 pytestmark = pytest.mark.fast
 
@@ -36,7 +38,7 @@ NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 @pytest.mark.parametrize(
     ("asked", "size"),
     [
-        *((None, 20), ("", 20), ("0", 20), (0, 20), ("1", 1), (7, 7), ("007", 7)),
+        *((None, 20), ("", 20), ("0", 20), (0, 20), ("1", 1), (7, 7), ("0" * 19 + "7", 7)),
         *(("100", 100), ("101", 100), ("1" + "0" * 9, 100), ("9" * 10**5, 100)),
     ],
     ids=lambda value: repr(value)[:12],
@@ -286,6 +288,7 @@ def test_an_order_that_cannot_be_paged_is_refused_where_it_is_declared() -> None
     for count in (0, 101):
         with pytest.raises(ValueError, match="1 to 100"):
             Merged(*[MemoryStore(1).rows()] * count)
+    Merged(*[MemoryStore(1).rows()] * 100)
 
 
 # What a page costs
@@ -307,6 +310,35 @@ def test_the_last_page_costs_what_the_first_one_costs(world: World) -> None:
             assert len(costs) == pages
             assert {reads for reads, _ in costs[:-1]} <= set(range(6, at_most + 1))
             assert all(reads <= at_most and trips <= 2 for reads, trips in costs)
+
+
+class CountedRange(SortedRange):
+    """A range that remembers how many entries it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    def start(
+        self, edge: Edge | None, limit: int, *, backward: bool
+    ) -> Callable[[], Sequence[Entry[str]]]:
+        self.asked.append(limit)
+        return super().start(edge, limit, backward=backward)
+
+
+@pytest.mark.parametrize(("ranges", "size", "share"), [(10, 20, 4), (10, 1, 2), (2, 1, 2)])
+def test_a_page_of_merged_ranges_reads_its_share_of_each_and_two_more(
+    ranges: int, size: int, share: int
+) -> None:
+    """I2: one time each where rows are spread evenly; and of none more than a page."""
+    parts = [CountedRange() for _ in range(ranges)]
+    for number in range(100):
+        parts[number % ranges].positions.append(f"{number:02d}")
+
+    page = Listing("books").page(TOKENS, Merged(*parts), page_size=size)
+
+    assert page.items == [f"{number:02d}" for number in range(size)]
+    assert [part.asked for part in parts] == [[share]] * ranges
 
 
 def cost_of_each(world: World, listing: Listing, rows: Any) -> list[tuple[int, int]]:
