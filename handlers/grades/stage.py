@@ -12,7 +12,7 @@ from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
 from handlers.shared.stage import Cell, Stage, Timeline, suffered
-from rollforward.continuations.entities import RUNNING
+from rollforward.continuations.entities import FINISHED, RUNNING
 from rollforward.continuations.progress import RunProgress
 from rollforward.materialized_views import Verification
 from rollforward.runtime import Cost
@@ -65,7 +65,7 @@ class SchoolStage(DemoStage):
         if totals.failed:
             parts.append(f"{number(totals.failed)} unreadable")
         parts += self.balance().words
-        if verified is None or verified.state == RUNNING:
+        if verified is None or verified.state != FINISHED:
             return ", ".join([*parts, "not verified yet"])
         return ", ".join([*parts, f"drift {len(verified.differences)}"])
 

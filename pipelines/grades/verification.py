@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.grades import School, school_key
 from pipelines.grades.views import BUILDS, VISIBLE_VIEWS
-from rollforward.continuations.entities import FINISHED, RUNNING
+from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.errors import UnknownRunError
 from rollforward.datastore import transact
 from rollforward.materialized_views import Verification
@@ -35,10 +35,4 @@ def verification(clients: Clients, school: str) -> Verification | None:
         results = [BUILDS.verification(clients, view, row.verify_id) for view in VISIBLE_VIEWS]
     except UnknownRunError:
         return None  # The process that requested it died before its runs began.
-    return Verification(
-        RUNNING if any(result.state == RUNNING for result in results) else FINISHED,
-        sum(result.checked for result in results),
-        sum(result.expected for result in results),
-        [difference for result in results for difference in result.differences],
-        sum(result.waiting for result in results),
-    )
+    return Verification.of_all(results)

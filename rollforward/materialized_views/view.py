@@ -68,6 +68,8 @@ def check_views(views: Sequence[type[View]]) -> None:
             raise TypeError(
                 f"{view.name}.row_rate must be positive, or None for no limit, got {view.row_rate}"
             )
+        if not view.row_burst >= 0:
+            raise TypeError(f"{view.name}.row_burst must be at least 0, got {view.row_burst}")
         if any(map(is_view, view.joins)):
             raise TypeError(f"{view.name} joins a view; only kinds of entities can be joined")
         if is_view(view.source) and view.source not in views:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -52,13 +53,13 @@ class CachedQuery(Generic[P, T]):
         stale_s = min(ttl_s, MAX_TTL_S - ttl_s) if stale_s is None else stale_s
         if not NAME.fullmatch(name):
             raise ValueError(f"name must match {NAME.pattern}, got {name!r}")
-        if ttl_s < 1 or stale_s < 0 or ttl_s + stale_s > MAX_TTL_S:
+        if not (ttl_s >= 1 and 0 <= stale_s <= MAX_TTL_S - ttl_s):
             limits = f"ttl_s must be at least 1, and ttl_s + stale_s at most {MAX_TTL_S}"
             raise ValueError(f"{limits}, got {ttl_s} and {stale_s}")
-        if lease_s < MIN_LEASE_S:
+        if not lease_s >= MIN_LEASE_S:
             raise ValueError(f"lease_s must be at least {MIN_LEASE_S}, got {lease_s}")
-        if beta < 0:
-            raise ValueError(f"beta must be at least 0, got {beta}")
+        if not 0 <= beta < math.inf:
+            raise ValueError(f"beta must be finite, and at least 0, got {beta}")
         functools.update_wrapper(self, function)
         self.function = function
         self.terms = Terms(name, ttl_s, stale_s, lease_s, beta, version)

@@ -14,7 +14,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward import continuations
-from rollforward.continuations.entities import FINISHED, RUNNING
+from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING
 from rollforward.continuations.jobs import ItemError, Job, SkippedItemError
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.materialized_views.catalog import CatalogStore
@@ -40,8 +40,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """The findings of a verification so far. `state`: "running" or "finished".
+    """The findings of a verification so far.
 
+    `state`: "running", "finished", or "cancelled" once a walk of it was cancelled.
     `waiting`: sources and rows that are looked at again, since a change of theirs is in flight.
     """
 
@@ -50,6 +51,30 @@ class Verification:
     expected: int
     differences: Sequence[Difference]
     waiting: int = 0
+
+    @classmethod
+    def of_all(cls, parts: Sequence[Verification]) -> Verification:
+        """Return the verifications of several views as one: all differences, and sums."""
+        return cls(
+            _state_of([part.state for part in parts]),
+            sum(part.checked for part in parts),
+            sum(part.expected for part in parts),
+            [difference for part in parts for difference in part.differences],
+            sum(part.waiting for part in parts),
+        )
+
+
+def _state_of(states: Sequence[str]) -> str:
+    """Return the state of a verification from the states of its parts.
+
+    >>> _state_of(["finished", "running"]), _state_of(["finished", "finished"])
+    ('running', 'finished')
+    >>> _state_of(["finished", "cancelled", "running"])
+    'cancelled'
+    """
+    if CANCELLED in states:
+        return CANCELLED
+    return FINISHED if all(state == FINISHED for state in states) else RUNNING
 
 
 class Verifier:
@@ -91,9 +116,8 @@ class Verifier:
             for issue in item_issues(run.run_id, clients=clients)
             if issue.outcome == FAILED
         ]
-        is_over = all(run.state == FINISHED for run in runs)
         return Verification(
-            FINISHED if is_over else RUNNING,
+            _state_of([run.state for run in runs]),
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
             differences,

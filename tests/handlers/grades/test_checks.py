@@ -12,6 +12,8 @@ from pipelines.grades import students
 from pipelines.grades.student_lists import StudentDetails
 from pipelines.grades.students import DEMO
 from pipelines.grades.views import GRADES, StudentsByGrade
+from rollforward.continuations.entities import RUNNING, ContinuationRun
+from rollforward.continuations.runs import cancel
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.grades.school import ADA, LIST, bars
 from tests.infra.world import World
@@ -76,6 +78,21 @@ def test_a_verification_says_what_it_waits_for(
     assert "rechecks 2 with pending changes" in text
     world.settle()
     assert "Drift 0" in browser.get("/grades/live").text
+
+
+def test_a_verification_that_an_operator_cancels_can_be_made_again(
+    world: World, browser: Browser, ada: TestResponse
+) -> None:
+    browser.post("/grades/verify", {"id": "c" * 32})
+    with world.context():
+        for walk in ContinuationRun.query(ContinuationRun.state == RUNNING).fetch():
+            cancel(walk.key.id())
+    world.settle()
+    assert "Verification cancelled" in browser.get("/grades").text
+
+    browser.post("/grades/verify", {"id": "d" * 32})
+    world.settle()
+    assert "Drift 0" in browser.get("/grades").text
 
 
 def test_what_drifts_is_shown(world: World, browser: Browser, ada: TestResponse) -> None:

@@ -29,9 +29,10 @@ def view_like(view: type[View], **how: Any) -> type[View]:
         ([view_like(Numbers, version=0)], "other.version must be at least 1, got 0"),
         ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
         ([view_like(Numbers, row_rate=0)], "other.row_rate must be positive, or None"),
+        ([view_like(Numbers, row_burst=-1)], "other.row_burst must be at least 0, got -1"),
         ([GradesBySize], "grades_by_size is downstream of by_grade: put both into one group"),
     ],
-    ids=["twice", "dot", "letter", "length", "version", "join", "rate", "alone"],
+    ids=["twice", "dot", "letter", "length", "version", "join", "rate", "burst", "alone"],
 )
 def test_views_that_could_never_be_right_are_refused(
     declared: Sequence[type[View]], words: str

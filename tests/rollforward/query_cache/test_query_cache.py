@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -307,6 +308,10 @@ def test_statistics_are_of_all_processes_until_they_are_emptied(world: World) ->
         {"ttl_s": 60, "stale_s": -1},
         {"lease_s": 2},
         {"beta": -0.5},
+        {"beta": math.nan},
+        {"beta": math.inf},
+        {"ttl_s": math.nan},
+        {"stale_s": math.nan},
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(terms: dict[str, Any]) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from rollforward.continuations import runs
+from rollforward.continuations.entities import RUNNING, ContinuationRun
 from rollforward.continuations.jobs import DeferredItemError, RefusedItemError
+from rollforward.materialized_views import Verification
 from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
@@ -214,6 +217,25 @@ def test_verify_ends_soon_after_what_was_late(grown: World, late_s: int) -> None
     assert (waits.state, waits.waiting, waits.differences) == ("running", 2, [])
     assert (found.state, found.waiting, found.differences) == ("finished", 0, [])
     assert grown.clock.time_s - began <= 2 * late_s + 8
+
+
+def test_a_verification_whose_walk_is_cancelled_is_cancelled_and_another_one_verifies(
+    grown: World,
+) -> None:
+    """Also together with one that goes on: nobody waits for what nobody does any more."""
+    with grown.context():
+        for view in (ByGrade, GradesBySize):
+            BUILDS.verify(grown.clients, view, "v")
+        running = BUILDS.verification(grown.clients, ByGrade, "v")
+        [walk, *_] = ContinuationRun.query(ContinuationRun.state == RUNNING).fetch()
+        runs.cancel(walk.key.id())
+        views = [BUILDS.verification(grown.clients, view, "v") for view in (ByGrade, GradesBySize)]
+    grown.settle()
+
+    assert running.state == "running"
+    assert sorted(found.state for found in views) == ["cancelled", "running"]
+    assert Verification.of_all(views).state == "cancelled"
+    assert verified(grown, BUILDS, ByGrade, "w") == verified(grown, BUILDS, GradesBySize, "w") == []
 
 
 def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World) -> None:

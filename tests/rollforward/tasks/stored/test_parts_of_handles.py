@@ -52,7 +52,7 @@ class Machine:
 
     def _create_each(self, messages: list[Message]) -> list[bool | Exception]:
         self.created += messages
-        away = ConnectionError("away")
+        away = rpc_errors.ServiceUnavailable("away")
         return [away if message.path == "/away" else True for message in messages]
 
 
