@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.partitions import PARTITIONS
@@ -180,7 +181,8 @@ def test_a_distant_task_that_is_refused_is_given_up_ten_minutes_after_its_time(
         due = (now_utc - datetime.timedelta(seconds=late_s)).replace(tzinfo=None)
         row = DistantTask(key=distant_key("far"), path="/p", queue="q", body="{}", due=due)
         memory.put(row)
-        near._refuse(SimpleNamespace(), row, KeyError("no queue"), now_utc)  # type: ignore[arg-type]
+        refusal = rpc_errors.InvalidArgument("no such task")  # type: ignore[no-untyped-call]
+        near._refuse(SimpleNamespace(), row, refusal, now_utc)  # type: ignore[arg-type]
         stored = memory.get(distant_key("far"))
 
     assert (len(dead), stored is None) == (int(is_dead), is_dead)
