@@ -194,8 +194,14 @@ class World:
         """Do one of the things that can be done now."""
         self._give_up()
         ready = [actor for actor in self.actors if actor.is_ready(self.now_s)]
-        self._deploy([process for process in self.processes if self._requests(process) == 0])
-        idle = [process for process in self.serving if self._takes_requests(process)]
+        requests = Counter(id(actor.process) for actor in self.actors if not actor.is_beside)
+        self._deploy([process for process in self.processes if not requests[id(process)]])
+        # One that is to have another version takes no more: it has it as soon as it is idle.
+        idle = [
+            process
+            for process in self.serving
+            if process.next_version is None and requests[id(process)] < self.threads
+        ]
         later = [job for job in self.later if job[0] <= self.now_s] if idle else []
         due = self.engine.due() if idle else []
         choices = len(ready) + len(later) + len(due)
@@ -214,14 +220,6 @@ class World:
         else:
             self._go_on(self._deliver(due[chosen - len(later)].task_name, process))
         return True
-
-    def _requests(self, process: Process) -> int:
-        return sum(not one.is_beside and one.process is process for one in self.actors)
-
-    def _takes_requests(self, process: Process) -> bool:
-        """Return whether a process has a free thread, and does not end as soon as it is idle."""
-        has_time = process.next_version is None or self._requests(process) == 0
-        return has_time and self._requests(process) < self.threads
 
     def _next_s(self) -> float | None:
         """Return when something can be done that cannot be done now."""
