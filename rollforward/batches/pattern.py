@@ -37,10 +37,7 @@ class Batches(Pattern[TaskBatch]):
     def tasks(self, parts: Sequence[TaskBatch]) -> Iterable[Task[Any]]:
         if not parts:
             return []
-        shared: list[Task[Any]] = [
-            *(create, cancel_nested),
-            *(sweep.remove_due, sweep.remove_rows),
-        ]
+        shared: list[Task[Any]] = [create, cancel_nested, sweep.remove_due, sweep.remove_rows]
         return [*shared, *(task for part in parts for task in part.tasks)]
 
     def sweep(

@@ -17,7 +17,7 @@ from rollforward.continuations.entities import ContinuationRun
 from rollforward.continuations.sources import FailedItems, Source
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.errors import BadArgumentsError, OtherVersionError
+from rollforward.tasks.errors import MAX_DELAY_S, BadArgumentsError, OtherVersionError
 from rollforward.tasks.times import check_max_attempts
 
 A = TypeVar("A")
@@ -34,8 +34,6 @@ LEASE_S = 6.0
 DEADLINE_S = 600.0
 # Of a lease and a deadline: no request lasts for longer.
 MAX_HELD_S = 24 * 3600
-# Of a page, in a run that has a rate: a queue holds tasks for no longer.
-MAX_PAUSE_S = 30 * 24 * 3600
 # How long deferred items wait after each pass over their page: a relay that puts mails off
 # means minutes.
 RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0)
@@ -82,8 +80,8 @@ def check_rate(max_rate: float, page_size: int) -> None:
     Raises:
         ValueError: it is not positive, or so low that a page has its turn a month later.
     """
-    if not (max_rate > 0 and page_size / max_rate <= MAX_PAUSE_S):
-        days = MAX_PAUSE_S // (24 * 3600)
+    if not (max_rate > 0 and page_size / max_rate <= MAX_DELAY_S):
+        days = MAX_DELAY_S // (24 * 3600)
         raise ValueError(
             f"max_rate must be positive, and {page_size} items, a page, in {days} days at least, "
             f"got {max_rate}: a lower rate needs smaller pages (page_size)"

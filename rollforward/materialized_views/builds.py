@@ -102,7 +102,7 @@ class Build:
         tries = [_last_try(row) for row in self.rows.values()]
         if any(row.state == CANCELLED for row in tries):
             return "cancelled", "a walk of it was cancelled: resume that, or rebuild the view"
-        failed = sum(_failed(row) for row in self.rows.values())
+        failed = sum(_failed(row) for row in tries)
         if failed and all(row.state == FINISHED for row in self.rows.values()):
             return "failed", f"{failed} of its sources failed"
         steps = [step for step in STEPS if any(step == begun for begun, _ in self.rows)]
@@ -275,16 +275,16 @@ def _row(step: str, kind: str, row: Any) -> Mapping[str, Fact]:
 def _outcome(row: ContinuationRun) -> str:
     if row.state != FINISHED:
         return "waiting" if row.ended is None else "skipped"
-    return "failed" if _failed(row) else "done"
+    return "failed" if _failed(_last_try(row)) else "done"
 
 
 def _failed(row: ContinuationRun) -> int:
-    """Return how many items of a run have failed, in its last retry if it was retried."""
-    latest = _last_try(row)
-    return RunTotals.kept(latest).failed if latest.totals else 0
+    """Return how many items of a run have failed, as far as it has ended."""
+    return RunTotals.kept(row).failed if row.totals else 0
 
 
 def _last_try(row: ContinuationRun) -> ContinuationRun:
+    """Return the last retry of a run; the run itself, if it was not retried."""
     while row.retried_by:
         row = run_key(row.retried_by).get()
     return row

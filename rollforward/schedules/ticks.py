@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 import pydantic
 from google.cloud import ndb
 
-from rollforward.datastore.batched import count_within
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.outbox.cancellable import enqueue_tracked
 from rollforward.outbox.enqueue import enqueue
@@ -94,7 +93,7 @@ def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
     ticks = ticks_to_run(row.cron, row.tz, since, now_utc, declared.missed)
     # The next tick is due at once, and takes those that the commit has no room for.
     work_bytes = ROW_BYTES + len((row.body or "").encode())
-    ticks = ticks[: count_within(MAX_COMMIT_BYTES, [work_bytes] * len(ticks))]
+    ticks = ticks[: max(1, MAX_COMMIT_BYTES // work_bytes)]
     for at in ticks:
         _enqueue_work(clients, declared, row, at)
     row.note_ticks(ticks, declared.task.path, declared.task.queue)
