@@ -117,10 +117,14 @@ class ViewMaintenance:
     # What a caller asks for
 
     def rebuild(self, clients: Clients, view: type[View]) -> str:
-        """Begin to rebuild a view, unless that is going on; return the table being built."""
+        """Begin to rebuild a view, unless that is going on; return the table being built.
+
+        A cancelled deletion of an old table of the view goes on, too.
+        """
         status = self.rebuilding(clients, view)
         given_up = status.table if status and status.has_stopped else None
         table = transact(lambda: self._tables.begin(view, given_up))
+        self._resume_drops(clients, view.name)
         self.advance(clients, view)
         return table
 
@@ -152,7 +156,8 @@ class ViewMaintenance:
     def retire(self, clients: Clients, view: str) -> None:
         """Drop the tables of a view that was taken out of the code.
 
-        Updates waiting for them end at their next delivery.
+        Updates waiting for them end at their next delivery. Called again, it goes on with a deletion
+        that was cancelled.
 
         Args:
             view: Its name, as the sweep warns of it.
@@ -166,6 +171,7 @@ class ViewMaintenance:
         if view not in self._catalogs.read().views:
             raise LookupError(f"the group {self.views.group} has no view {view}")
         transact(lambda: self._tables.retire(view))
+        self._resume_drops(clients, view)
         _each(self._drops(clients, self._catalogs.read(), view))
 
     def verify(self, clients: Clients, view: type[View], verify_id: str) -> None:
@@ -217,6 +223,14 @@ class ViewMaintenance:
         """Return what there is to do about the tables of a view that are on their way out."""
         walks = [Walk(view, table, ROWS) for table in catalog.dropping(view)]
         return [partial(self._start, clients, DROP, walk) for walk in walks]
+
+    def _resume_drops(self, clients: Clients, view: str) -> None:
+        """Resume the cancelled walks that delete a view's old tables; the sweep resumes none."""
+        tables = self._catalogs.read().dropping(view)
+        walks = [Walk(view, table, kind) for table in tables for kind in (ROWS, MARKERS)]
+        for run in runs_of(clients, walks, DROP):
+            if run.state == CANCELLED:
+                continuations.resume(clients, {self.drop.name: self.drop}, run.run_id)
 
     def _go_on(self, clients: Clients, catalog: Catalog, view: type[View]) -> None:
         table = catalog.building(view)

@@ -6,19 +6,32 @@ from typing import Any
 
 import pytest
 
+from rollforward import continuations
 from rollforward.continuations.entities import FINISHED, RUNNING, run_key
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkPack
 from rollforward.materialized_views import ViewMaintenance
 from rollforward.materialized_views.catalog_changes import with_tables
 from rollforward.materialized_views.entities import RowMarker, ViewRow
-from rollforward.materialized_views.maintenance.walks import BACKFILL, CATCH_UP, DROP, Walk
+from rollforward.materialized_views.maintenance.walks import (
+    BACKFILL,
+    CATCH_UP,
+    DROP,
+    MARKERS,
+    ROWS,
+    Walk,
+)
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.waits import MAX_VERSION_WAIT_S
 from rollforward.testing.world import SWEPT_EVERY_S
 from tests.infra.world import Services, World
-from tests.rollforward.materialized_views.harness import as_work_items, deploy, rows_here
+from tests.rollforward.materialized_views.harness import (
+    as_work_items,
+    deploy,
+    row_markers,
+    rows_here,
+)
 from tests.rollforward.materialized_views.student_views import differences, pupil
 from tests.rollforward.materialized_views.versions import (
     OLD,
@@ -106,6 +119,53 @@ def test_a_build_of_a_view_that_was_taken_out_of_the_code_waits_and_ends_once_it
         assert (state_meanwhile, run_key(run_id).get().state) == (RUNNING, FINISHED)
         assert DeadTask.query().fetch() == []
     assert [failure.words() for failure in world.failures] == []
+
+
+@pytest.mark.parametrize("is_retired", [False, True], ids=["rebuilt", "retired"])
+@pytest.mark.parametrize("kind", [ROWS, MARKERS])
+def test_a_cancelled_drop_goes_on_when_it_is_asked_for_again(
+    world: World, kind: str, is_retired: bool
+) -> None:
+    """C5: by a second `retire` or `rebuild`, and not by a sweep."""
+    new = group(OldByGrade, ByName)
+    built(world, new, ByName)
+
+    def ask() -> None:
+        with world.context():
+            if is_retired:
+                OLD.retire(world.clients, "by_name")
+            else:
+                new.rebuild(world.clients, ByName)
+
+    with world.context():
+        table = new.views.catalog().live(ByName)
+    if is_retired:
+        deploy(world, OLD)
+    drop = Walk("by_name", table, kind).run_id(DROP)
+    ask()
+    while not has_begun(world, drop):
+        deliver(world, 1)
+    with world.context():
+        continuations.cancel(drop)
+    world.settle()
+    world.sweep()
+    world.settle()
+    with world.context():
+        dropping = new.views.catalog().dropping("by_name")
+
+    ask()
+    world.settle()
+
+    with world.context():
+        assert dropping == [table]
+        assert new.views.catalog().dropping("by_name") == []
+        assert not any(row.key.id().startswith(f"{table}:") for row in rows_here(ViewRow))
+        assert not row_markers(table)
+
+
+def has_begun(world: World, run_id: str) -> bool:
+    with world.context():
+        return run_key(run_id).get() is not None
 
 
 def test_a_view_that_was_let_go_may_come_back(world: World) -> None:
