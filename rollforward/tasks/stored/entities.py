@@ -77,7 +77,8 @@ class DistantTask(ndb.Model):
     body = ndb.TextProperty(required=True)
     name = ndb.TextProperty()  # The caller's; None: made of the row's key.
     due = ndb.DateTimeProperty(indexed=False, required=True)
-    waits_until = ndb.DateTimeProperty()  # When it is due; later if refused. None: created.
+    # When it is due; later if it was refused or not answered. None: created.
+    waits_until = ndb.DateTimeProperty()
     max_attempts = ndb.IntegerProperty(indexed=False)
     deadline_s = ndb.IntegerProperty(indexed=False)
     call_id = ndb.TextProperty()  # The call that wrote it: the idempotency guard.

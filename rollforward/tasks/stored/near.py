@@ -33,6 +33,7 @@ MAX_PER_CALL = 100
 MAX_PUT = 20
 # A refusal may come from a running deployment: the queue is created after the code.
 REFUSED_FOR = datetime.timedelta(minutes=10)
+_NO_ANSWER = (*UNANSWERED, NotAttemptedError)
 
 
 def create_near(clients: Clients) -> int:
@@ -49,10 +50,13 @@ def create_near(clients: Clients) -> int:
 
 
 def late_s(clients: Clients) -> float:
-    """Return for how many seconds the first distant task is too late for its queue."""
+    """Return for how many seconds the first of the near tasks is too late for its queue.
+
+    By the time at which it is due: while Cloud Tasks does not answer, the first one changes.
+    """
     near = naive_utc(clients.clock.now() + NEAR)
     first = waiting_until(near).get()
-    return (near - first.waits_until).total_seconds() if first is not None else 0.0
+    return (near - first.due).total_seconds() if first is not None else 0.0
 
 
 def _create(
@@ -60,7 +64,8 @@ def _create(
 ) -> tuple[int, int]:
     """Create the tasks of rows; return how many were created, and how many were refused.
 
-    A row that the service answers by any error is refused. One without an answer stays the first.
+    A row that the service answers by any error is refused. One without an answer lines up behind
+    all that are near: its queue may be silent, and another one's row must get its turn.
     """
     answers = clients.tasks.create_each([_message(row) for row in rows])
     results = list(zip(rows, answers, strict=True))
@@ -71,13 +76,16 @@ def _create(
     for named in batched([row for row in created if row.name is not None], MAX_PUT):
         ndb.put_multi(named)
     ndb.delete_multi([row.key for row in created if row.name is None])
-    refused = 0
-    for row, answer in results:
-        is_answered = not isinstance(answer, (*UNANSWERED, NotAttemptedError))
-        if isinstance(answer, Exception) and is_answered:
-            refused += 1
-            _refuse(clients, row, answer, now_utc)
-    return len(created), refused
+    failed = [(row, answer) for row, answer in results if isinstance(answer, Exception)]
+    unanswered = [row for row, error in failed if isinstance(error, _NO_ANSWER)]
+    for row in unanswered:
+        row.waits_until = naive_utc(now_utc + NEAR)
+    for part in batched(unanswered, MAX_PUT):
+        ndb.put_multi(part)
+    for row, error in failed:
+        if not isinstance(error, _NO_ANSWER):
+            _refuse(clients, row, error, now_utc)
+    return len(created), len(failed) - len(unanswered)
 
 
 def _refuse(

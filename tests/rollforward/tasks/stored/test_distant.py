@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import PermissionDenied
+from google.api_core.exceptions import PermissionDenied, ServiceUnavailable
 from google.cloud import ndb
 
 from rollforward import outbox
@@ -18,6 +18,7 @@ from rollforward.runtime import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks import BadArgumentsError, task
 from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.errors import NotAttemptedError
 from rollforward.tasks.stored import near
 from rollforward.tasks.stored.entities import DistantTask
 from rollforward.tasks.stored.sweep import EXPIRED
@@ -143,24 +144,9 @@ def test_tasks_of_a_queue_that_the_app_may_not_use_starve_no_other(
 ) -> None:
     """B8: the task of another queue is created, and theirs once the right is granted."""
     monkeypatch.setattr(near, "MAX_PER_CALL", 2)
-    sound, denied = studio.clients.tasks.create_each, {"forbidden"}
-
-    def create_each(messages: Sequence[Message]) -> list[bool | Exception]:
-        error = PermissionDenied("no right to create tasks")  # type: ignore[no-untyped-call]
-        asked = [replace(message, queue="default") for message in messages]
-        return [
-            error if message.queue in denied else sound([default])[0]
-            for message, default in zip(messages, asked, strict=True)
-        ]
-
-    monkeypatch.setattr(studio.clients.tasks, "create_each", create_each)
+    denied = failing(studio, monkeypatch, PermissionDenied("no right to create tasks"))  # type: ignore[no-untyped-call]
     with studio.context():
-        for number in range(3):
-            film.enqueue(studio.clients, film.bind(f"denied {number}", "x"), delay_s=YEARS_S)
-        for row in distant_here():
-            row.queue = "forbidden"
-            row.put()
-        film.enqueue(studio.clients, film.bind("sequel", "x"), delay_s=YEARS_S + DAY_S)
+        enqueue_three_and_a_later_one(studio)
         pass_days(studio, YEARS_S / DAY_S - 1)
         assert len(queued(studio)) == 1
 
@@ -169,6 +155,52 @@ def test_tasks_of_a_queue_that_the_app_may_not_use_starve_no_other(
         denied.clear()
         pass_days(studio, 0.01)
         assert len(runs_here()) == 4
+
+
+@one_emulator
+@pytest.mark.parametrize("error", [ServiceUnavailable("busy"), NotAttemptedError()])  # type: ignore[no-untyped-call]
+def test_tasks_of_a_queue_that_does_not_answer_starve_no_other(
+    studio: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """B8: the task of another queue gets its turn; theirs are late by their own time."""
+    monkeypatch.setattr(near, "MAX_PER_CALL", 2)
+    silent = failing(studio, monkeypatch, error)
+    with studio.context():
+        enqueue_three_and_a_later_one(studio)
+        pass_days(studio, YEARS_S / DAY_S - 0.5)
+        for _ in range(2):
+            pass_days(studio, 0.001)
+        assert len(queued(studio)) == 1
+        assert near.late_s(studio.clients) > 1.5 * DAY_S
+
+        silent.clear()
+        pass_days(studio, 1.6)
+        assert len(runs_here()) == 4
+
+
+def failing(studio: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> set[str]:
+    """Let the queue "failing" fail; return the queues that do."""
+    sound, queues = studio.clients.tasks.create_each, {"failing"}
+
+    def create_each(messages: Sequence[Message]) -> list[bool | Exception]:
+        asked = [replace(message, queue="default") for message in messages]
+        return [
+            error if message.queue in queues else sound([default])[0]
+            for message, default in zip(messages, asked, strict=True)
+        ]
+
+    monkeypatch.setattr(studio.clients.tasks, "create_each", create_each)
+    return queues
+
+
+def enqueue_three_and_a_later_one(studio: World) -> None:
+    """Enqueue three tasks of the queue "failing", and one of another, due a day later."""
+    for number in range(3):
+        film.enqueue(studio.clients, film.bind(f"film {number}", "x"), delay_s=YEARS_S)
+    for row in distant_here():
+        row.queue = "failing"
+        row.put()
+    film.enqueue(studio.clients, film.bind("sequel", "x"), delay_s=YEARS_S + DAY_S)
 
 
 def test_a_name_exists_until_nine_days_after_its_task(studio: World) -> None:
