@@ -156,8 +156,8 @@ class ViewMaintenance:
     def retire(self, clients: Clients, view: str) -> None:
         """Drop the tables of a view that was taken out of the code.
 
-        Updates waiting for them end at their next delivery. Called again, it resumes a deletion that
-        was cancelled.
+        Updates waiting for them end at their next delivery. Called again, it resumes a cancelled
+        deletion.
 
         Args:
             view: Its name, as the sweep warns of it.
