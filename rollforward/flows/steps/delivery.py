@@ -31,6 +31,7 @@ from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.steps.attempt import MAX_REASON_CHARS, FlowAttempt, check_silent
 from rollforward.flows.steps.steps import Steps
 from rollforward.flows.steps.undoing import Undos
+from rollforward.flows.steps.waits import open_batches
 from rollforward.flows.turns import has_turns_elsewhere, take_turn
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
@@ -175,7 +176,7 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, undos: Undos, reason: str) ->
         row.verdict = row.verdict or REJECTED
         row.reason = row.reason or storable(reason, MAX_REASON_CHARS)
         row.state = UNDOING
-        if not undos.calls and not undos.unknown():
+        if not (undos.calls or undos.unknown() or open_batches(row)):
             _end(flow, attempt, row, row.verdict)
 
     attempt.change(decide)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -10,9 +11,9 @@ from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch, UnknownBatchError
 from rollforward.batches.adding.populate import MemberWork
-from rollforward.batches.errors import BadWorkError, DifferentWorkError
+from rollforward.batches.errors import BadWorkError, ClosedError, DifferentWorkError
 from rollforward.datastore.transactions import transact
-from rollforward.flows.errors import BadStepError, Suspended, Unwinding
+from rollforward.flows.errors import BadStepError, Unwinding
 from rollforward.flows.rows import pending, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.rows.events import taken
@@ -149,8 +150,8 @@ def wait_for_batch(
         return record
     try:
         batch.populate(attempt.clients, record.batch, members, seal=True)
-    except DifferentWorkError:
-        pass  # It was started with what the code said then.
+    except (ClosedError, DifferentWorkError):
+        pass  # It was started with what the code said then, or the flow was undone before.
     except BadWorkError as error:
         raise BadStepError(f"the step {name!r}: {error}") from error
 
@@ -161,12 +162,7 @@ def wait_for_batch(
         check_running(row)
         return Wait()
 
-    try:
-        return attempt.go_on_or_wait(decide)
-    except Suspended:
-        if attempt.row.verdict is not None:  # It was undone before there was a batch to cancel.
-            batch.cancel(attempt.clients, record.batch)
-        raise
+    return attempt.go_on_or_wait(decide)
 
 
 def _batch_id(row: FlowRun, name: str) -> str:
@@ -197,11 +193,21 @@ def note_batch(clients: Clients, flow: str, task: Task[FlowArgs], args: Complete
     transact(body)
 
 
+def open_batches(row: FlowRun) -> list[str]:
+    """Return the ids of the batches that a flow has noted, and whose end it has not."""
+    records = row.records().values()
+    return [record.batch for record in records if record.batch and not record.has_ended]
+
+
 def cancel_batches(attempt: FlowAttempt, batch: TaskBatch | None) -> None:
-    """Cancel the batches that a flow waits for: it is being undone."""
-    for record in attempt.row.records().values():
-        if batch is not None and record.batch and not record.has_ended:
-            try:
-                batch.cancel(attempt.clients, record.batch)
-            except UnknownBatchError:
-                continue  # Its rows were deleted.
+    """Cancel the batches that a flow waits for: it is being undone.
+
+    One that was noted and never started is made, empty, and cancelled: the delivery that noted it
+    may be alive, and must not start it once the flow has ended.
+    """
+    if batch is None:
+        return
+    for batch_id in open_batches(attempt.row):
+        with contextlib.suppress(UnknownBatchError):  # Its rows were deleted.
+            batch.populate(attempt.clients, batch_id, [])
+            batch.cancel(attempt.clients, batch_id)

@@ -10,7 +10,7 @@ import pytest
 from rollforward.batches.entities import state_key
 from rollforward.flows import BadFlowError, FlowRefusedError, StepFailedError, Steps
 from rollforward.flows.rows.entities import run_key
-from rollforward.testing.injection import CRASH_AFTER, CRASH_BEFORE
+from rollforward.testing.injection import CRASH_AFTER, CRASH_BEFORE, Crash
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.flows.probe import (
@@ -242,10 +242,11 @@ def test_the_batch_of_a_cancelled_flow_is_cancelled(world: World, *, is_gone: bo
 
 
 @one_emulator
-def test_a_batch_that_starts_after_its_flow_was_undone_is_cancelled(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_batch_does_not_start_after_its_flow_was_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, dies: bool
 ) -> None:
-    """W14: its delivery had noted the step, and another one ended the flow."""
+    """W14: its delivery had noted the step, and another one ended the flow; it may die then."""
     assert probe.batch is not None
     sound = probe.batch.populate
 
@@ -255,7 +256,11 @@ def test_a_batch_that_starts_after_its_flow_was_undone_is_cancelled(
         delivered = world.current
         in_threads(lambda: world.answer(delivered))
         assert probe.state(ID).state == "cancelled"
-        return sound(*args, **options)
+        try:
+            return sound(*args, **options)
+        finally:
+            if dies:
+                raise Crash
 
     CODE.run = lambda step: step.batch("mails", [(mail, mail.bind("o", n)) for n in range(3)])
     probe.start(world.clients, ID)
@@ -264,6 +269,32 @@ def test_a_batch_that_starts_after_its_flow_was_undone_is_cancelled(
     assert state.state == "cancelled"
     assert probe.batch.progress(state.steps["mails"].batch).outcome == "cancelled"
     assert not FlowMail.query().fetch()
+
+
+@one_emulator
+def test_the_batch_of_a_flow_that_other_code_rejects_is_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W14: its worker died before the flow waited for it, and the new code does not come there."""
+    assert probe.batch is not None
+    sound = probe.batch.populate
+
+    def populate(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        sound(*args, **options)
+        CODE.run = lambda step: reject("not wanted")
+        raise Crash
+
+    CODE.run = lambda step: step.batch("mails", [(mail, mail.bind("o", n)) for n in range(3)])
+    probe.start(world.clients, ID)
+    monkeypatch.setattr(probe.batch, "populate", populate)
+    flow_task = world.engine.due()[0].task_name
+    world.deliver(flow_task)
+    world.clock.sleep(5)
+    world.deliver(flow_task)
+    state = settle(world)
+    assert state.state == "rejected"
+    assert probe.batch.progress(state.steps["mails"].batch).outcome == "cancelled"
 
 
 @one_emulator

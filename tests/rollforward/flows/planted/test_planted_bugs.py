@@ -390,7 +390,7 @@ WAITS = (
         moments.test_the_end_of_another_batch_is_no_end_of_a_flows_batch,
     ),
     Bug(
-        *(waits, "wait_for_batch", "except DifferentWorkError:", "except ZeroDivisionError:"),
+        *(waits, "wait_for_batch", "(ClosedError, DifferentWorkError)", "ClosedError"),
         moments.test_a_batch_has_the_members_that_it_was_started_with,
     ),
     Bug(
