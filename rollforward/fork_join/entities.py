@@ -20,9 +20,10 @@ WorkReceipt
     then the sweep deletes it, within some two hours.
 
 WorkOutcome
-    Key: as the pack, whose callers keep the results of the join function.
-    Queries: as for receipts. Growth: one row for each of these packs, for an hour; then deleted
-    likewise.
+    Key: as the pack, whose callers keep the results of the join function, or whose item was deleted
+    with its dead task.
+    Queries: as for receipts. Growth: one row for each of these packs, for an hour, or 30 days if it
+    was deleted; then deleted likewise.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class WorkOutcome(ndb.Model):
     """The results of a pack's items."""
 
     results = ndb.JsonProperty(indexed=False, required=True)  # A list, one for each item.
+    is_deleted = ndb.BooleanProperty(indexed=False, default=False)  # Its only item is not folded.
     expires = ndb.StringProperty(required=True)
 
 

@@ -3,7 +3,7 @@
 The commit that writes the dead task moves the item to a key that joiners and sweeps skip. The dead
 task's replay moves it back and creates its joiner. If that replay is lost, as by a purge of its
 queue, an operator retries the item by its fork-join queue. The commit that deletes the dead
-task deletes the item.
+task deletes the item, and keeps for its caller that it did.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import transact
-from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.entities import PackId, WorkOutcome, WorkPack, outcome_key, pack_key
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_task_entities import KEPT_FOR, DeadTask
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import BadArgumentsError
 
@@ -84,7 +86,7 @@ def forsaken(keys: Sequence[Any]) -> list[WorkPack]:
     return [pack for pack, dead in pairs if dead is None or dead.resolved]
 
 
-def discard_in_transaction(dead: DeadTask) -> None:
+def discard_in_transaction(clients: Clients, dead: DeadTask) -> None:
     """Delete the item that a dead task would bring back, in the commit that deletes that one.
 
     An item that was parked again meanwhile belongs to the dead task of that time.
@@ -93,12 +95,17 @@ def discard_in_transaction(dead: DeadTask) -> None:
         return
     try:
         args = ArgumentsCodec(dead.path, Replay).read(dead.body.encode())
-        key = pack_key(PackId.parse(args.pack).parked.text)
+        pack = PackId.parse(args.pack)
+        key = pack_key(pack.parked.text)
     except (BadArgumentsError, ValueError):
         return  # It would bring nothing back.
     parked = key.get()
     if parked is not None and (parked.dead_task == dead.key.id() or forsaken([key])):
         key.delete()
+        expires = expiry(pack.epoch, naive_utc(clients.clock.now()) + KEPT_FOR)
+        WorkOutcome(
+            key=outcome_key(pack.text), results=[None], is_deleted=True, expires=expires
+        ).put()
 
 
 def _move(stored: WorkPack, place: PackId, dead_task: str | None = None) -> None:

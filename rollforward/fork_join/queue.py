@@ -330,9 +330,9 @@ class ForkJoin(Generic[I]):
         return status_of(accepted)
 
     def wait(self, clients: Clients, accepted: Accepted, timeout_s: float) -> ItemStatus:
-        """Wait until an item is folded or parked, at most `timeout_s` seconds."""
+        """Wait until an item is folded, parked or deleted, at most `timeout_s` seconds."""
         deadline = clients.clock.now() + datetime.timedelta(seconds=timeout_s)
-        while not ((status := self.outcome(accepted)).is_folded or status.is_parked):
+        while (status := self.outcome(accepted)) == ItemStatus(is_folded=False):
             if clients.clock.now() >= deadline:
                 break
             clients.clock.sleep(LOOK_AGAIN_S)

@@ -28,11 +28,17 @@ READINGS = 4
 
 @dataclass(frozen=True)
 class ItemStatus:
-    """The status of an item. `result` is the join function's result for it, if kept."""
+    """The status of an item.
+
+    Attributes:
+        result: The join function's result for it, if kept.
+        is_deleted: It was deleted with its dead task. 30 days later it reads as folded.
+    """
 
     is_folded: bool
     result: Any = None
     is_parked: bool = False
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ def status_of(accepted: Accepted) -> ItemStatus:
     rows = dict(zip(keys, ndb.get_multi(keys), strict=True))
     for place, position in places.items():
         outcome = rows[outcome_key(place)]
+        if outcome is not None and outcome.is_deleted:
+            return ItemStatus(False, is_deleted=True)
         if outcome is not None:
             return ItemStatus(True, outcome.results[position])
     if any(rows[pack_key(place)] for place in places):

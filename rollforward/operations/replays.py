@@ -157,5 +157,5 @@ def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
         body = dead.body.encode()
         arguments.release(clients, body)
         cancellation.abandon(clients, arguments.envelope_of(body).handle)
-        discard_in_transaction(dead)
+        discard_in_transaction(clients, dead)
     dead.key.delete()

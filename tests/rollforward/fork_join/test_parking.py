@@ -16,7 +16,7 @@ from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join.entities import PackId, WorkReceipt
 from rollforward.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILURES_OF_ALL
 from rollforward.fork_join.joiners import Join
-from rollforward.fork_join.status import Depth
+from rollforward.fork_join.status import Depth, ItemStatus
 from rollforward.operations import delete_dead_task
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from rollforward.tasks.errors import Retry, Unavailable
@@ -136,6 +136,7 @@ def test_a_parked_item_goes_with_its_dead_task_and_with_no_other(world: World) -
 
         delete_dead_task(world.clients, second.key.id())
         assert TALLIES.depth("t") == Depth(0, [])
+        assert TALLIES.wait(world.clients, accepted, 1.0) == ItemStatus(False, is_deleted=True)
         assert open_dead_tasks().fetch() == []
 
 
