@@ -35,6 +35,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.texts import has_unpaired_surrogate
 
 __all__ = [
     "ItemIssue",
@@ -306,7 +307,7 @@ def run_of(run_id: str) -> ContinuationRun:
     Raises:
         UnknownRunError: the run does not exist.
     """
-    run = run_key(run_id).get()
+    run = None if has_unpaired_surrogate(run_id) else run_key(run_id).get()
     if run is None:
         raise UnknownRunError(run_id)
     return run  # type: ignore[no-any-return]

@@ -267,8 +267,10 @@ class Counter:
 
         Raises:
             NotShardedError: it has none.
+            BadItemError: no counter can have this key.
         """
         self._check_sharded()
+        check_key(key)
         reader = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings))
         shards = reader.read([key])[key]
         if shards.config is None:

@@ -37,6 +37,7 @@ from rollforward.fork_join.items import (
     Insertion,
     ItemCodec,
     accepted_items,
+    check_key,
 )
 from rollforward.fork_join.joiners import Join, Joiners
 from rollforward.fork_join.parked import Replay, unpark
@@ -48,6 +49,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.errors import BadItemError, OutcomeUnknownError
 from rollforward.runtime.sharing.group_commit import GroupCommit
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.tasks.declaration import Task
 
 I = TypeVar("I")  # noqa: E741  An item.
@@ -223,6 +225,8 @@ class ForkJoin(Generic[I]):
                 inserted them, and a joiner may have taken them since.
         """
         self.join_task.check_registered(clients)
+        if has_unpaired_surrogate(tag or ""):
+            raise BadItemError("tag contains an unpaired surrogate")
         insertions = [self._codec.insertion(key, item) for item in items]
         return current_inserts(clients, self._joiners).put(insertions, tag)
 
@@ -318,7 +322,12 @@ class ForkJoin(Generic[I]):
         return self.settings.policy(clients, key)
 
     def peek(self, clients: Clients, key: str) -> OpenEpoch | None:
-        """Return the open batch of a key according to memcached; None: it knows none."""
+        """Return the open batch of a key according to memcached; None: it knows none.
+
+        Raises:
+            BadItemError: no item can have this key.
+        """
+        check_key(key)
         return epochs.look(clients, Slot(self.name, key))
 
     def depth(self, key: str) -> Depth[I]:

@@ -26,6 +26,7 @@ from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import UnknownTaskError
 from rollforward.tasks.times import check_deadline
@@ -105,7 +106,7 @@ class Lane:
         """Return a key of the lane, in which tasks may wait: `lane=BY_USER("ada")`.
 
         Raises:
-            BadLaneError: it is empty, or too long.
+            BadLaneError: it is empty, too long, or has half of a surrogate pair.
         """
         return self.key(key)
 
@@ -113,9 +114,11 @@ class Lane:
         """Return a key of the lane: a user, a tenant, a repository.
 
         Raises:
-            BadLaneError: it is empty, or too long.
+            BadLaneError: it is empty, too long, or has half of a surrogate pair.
         """
         text = str(key)
+        if has_unpaired_surrogate(text):
+            raise BadLaneError(f"a key of the lane {self.name} contains an unpaired surrogate")
         if not text or len(quoted(text).encode()) > MAX_KEY_BYTES:
             raise BadLaneError(
                 f"a key of the lane {self.name} must have 1 to {MAX_KEY_BYTES} bytes, quoted as "

@@ -11,6 +11,7 @@ from rollforward.outbox.enqueue import enqueue_message
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import (
     MAX_NAME_BYTES,
@@ -39,7 +40,7 @@ def get_dead_task(dead_id: str) -> DeadTask:
         UnknownDeadTaskError: there is none.
     """
     dead: DeadTask | None = None
-    if 0 < len(dead_id.encode()) <= MAX_NAME_BYTES:
+    if not has_unpaired_surrogate(dead_id) and 0 < len(dead_id.encode()) <= MAX_NAME_BYTES:
         dead = DeadTask.get_by_id(dead_id)
     if dead is None:
         raise UnknownDeadTaskError(dead_id)

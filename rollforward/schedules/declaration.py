@@ -8,6 +8,7 @@ from typing import Any
 
 from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.runtime.messages import MessageLane
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.schedules import cron as times
 from rollforward.schedules.cron import MISSED, Missed
 from rollforward.schedules.entities import row_key
@@ -56,10 +57,7 @@ class UserSchedules(DeclaredSchedule):
         """
         clients, (row_id, cron, task_args) = with_clients(args)
         times.check(cron, tz)
-        if not 0 < len(row_id.encode()) <= MAX_ID_BYTES:
-            raise times.BadScheduleError(
-                f"an id must have 1 to {MAX_ID_BYTES} bytes, got {row_id!r:.100}"
-            )
+        _check_id(row_id)
         self.task.check_registered(clients)
         lane = self.lane_of(row_id)
         if lane is not None:
@@ -73,8 +71,22 @@ class UserSchedules(DeclaredSchedule):
         write() if is_in_transaction() else transact(write)
 
     def remove(self, row_id: str) -> None:
-        """Remove the schedule of an id; a tick that was enqueued before still works."""
+        """Remove the schedule of an id; a tick that was enqueued before still works.
+
+        Raises:
+            BadScheduleError: no schedule can have this id.
+        """
+        _check_id(row_id)
         row_key(self.name, row_id).delete()
+
+
+def _check_id(row_id: str) -> None:
+    if has_unpaired_surrogate(row_id):
+        raise times.BadScheduleError("an id contains an unpaired surrogate")
+    if not 0 < len(row_id.encode()) <= MAX_ID_BYTES:
+        raise times.BadScheduleError(
+            f"an id must have 1 to {MAX_ID_BYTES} bytes, got {row_id!r:.100}"
+        )
 
 
 def schedule(

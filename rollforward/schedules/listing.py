@@ -23,6 +23,7 @@ from rollforward.runtime.clock import (
     aware_utc,
     naive_utc,
 )
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
 from rollforward.schedules.entities import RecentTick, row_key, rows_between, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
@@ -173,7 +174,7 @@ def schedule_state(
     clients: Clients, part: DeclaredSchedule, row_id: str, *, runs: int
 ) -> ScheduleState | None:
     """Return one schedule with its last runs; None: a user has none of this id."""
-    if len(row_id.encode()) > MAX_ID_BYTES:
+    if has_unpaired_surrogate(row_id) or len(row_id.encode()) > MAX_ID_BYTES:
         return None
     row = row_key(part.name, row_id).get()
     if row is None and (row_id or not isinstance(part, Schedule)):

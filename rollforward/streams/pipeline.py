@@ -13,6 +13,7 @@ import pydantic
 from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.streams.driver import Engine, run_steps
 from rollforward.streams.exchange.ingest import (
     IngestRequest,
@@ -280,6 +281,9 @@ class Pipeline(Declaration):
         Raises:
             UnknownStreamError: the computation is unknown.
         """
+        if has_unpaired_surrogate(key):
+            self.any_version(computation)
+            return {}
         return run_steps(clients, self, queryable_state.state, computation, key)
 
     def states_of(
@@ -299,6 +303,7 @@ class Pipeline(Declaration):
             UnknownStreamError: the computation is unknown.
         """
         rows = None if snapshot is None else snapshot.snapshot
+        keys = [key for key in keys if not has_unpaired_surrogate(key)]
         return run_steps(clients, self, queryable_state.states_of, computation, keys, rows)
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -340,10 +345,14 @@ class Pipeline(Declaration):
             BadRecordError: its codec cannot decode it.
             Retry: this code does not have its codec.
         """
+        if has_unpaired_surrogate(dead_letter):
+            return False
         return run_steps(clients, self, dead_letters.replay, dead_letter)
 
     def discard(self, clients: Clients, dead_letter: str) -> bool:
         """Delete a dead letter; return False if there is none of this id."""
+        if has_unpaired_surrogate(dead_letter):
+            return False
         return run_steps(clients, self, dead_letters.discard, dead_letter)
 
 

@@ -25,6 +25,7 @@ from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.tasks.errors import EndedError
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import (
@@ -51,6 +52,8 @@ def cancel(handle: str) -> bool:
         True: it has never begun, and never will. False: it has begun or ended, or the handle is
         unknown.
     """
+    if has_unpaired_surrogate(handle):
+        return False
     return _cancel(handle) if is_in_transaction() else transact(lambda: _cancel(handle))
 
 

@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import continuations
 from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING, pages_of
-from rollforward.continuations.errors import NotEndedError
+from rollforward.continuations.errors import NotEndedError, UnknownRunError
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job
 from rollforward.continuations.progress import progress, run_of
 from rollforward.runtime.clients import Clients
@@ -155,3 +155,10 @@ def test_a_finished_run_can_be_neither_cancelled_nor_resumed(world: World) -> No
         continuations.resume(world.clients, {"apply": APPLY}, "run")
         assert (cancelled, progress("run").state) == (FINISHED, FINISHED)
     assert world.engine.due() == []
+
+
+def test_a_run_whose_id_can_be_no_runs_is_unknown(world: World) -> None:
+    """Half of a surrogate pair is in no key."""
+    for use in (run_of, continuations.cancel):
+        with world.context(), pytest.raises(UnknownRunError):
+            use("\ud800")

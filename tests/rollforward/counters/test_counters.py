@@ -314,6 +314,8 @@ def test_what_cannot_be_counted_changes_nothing(world: World) -> None:
         for deltas in ({}, {f"k{i}": 1 for i in range(101)}):
             with pytest.raises(BadItemError):
                 LIKES.increment_many(world.clients, deltas)
+        with pytest.raises(BadItemError, match="unpaired surrogate"):
+            LIKES.status(world.clients, "\ud800")
 
     assert total(world, "a") == 0
 

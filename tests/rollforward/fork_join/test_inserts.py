@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.datastore.transactions import transact
 from rollforward.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
 from rollforward.fork_join import insert as fork_join_insert
 from rollforward.fork_join.batching.epochs import Slot, look
@@ -77,6 +78,10 @@ def test_what_cannot_be_inserted_is_refused(world: World) -> None:
         put(world, "t", "a", idempotency_key="r" * 201)
     with pytest.raises(BadItemError, match="unpaired surrogate"):
         put(world, "\ud800", "a")
+    with pytest.raises(BadItemError, match="unpaired surrogate"):
+        TALLIES.peek(world.clients, "\ud800")
+    with world.context(), pytest.raises(BadItemError, match="tag contains an unpaired surrogate"):
+        transact(lambda: TALLIES.insert_in_transaction(world.clients, "t", Mark("a"), tag="\ud800"))
     with world.context():
         assert packs() == []
     put(world, "t", "a", idempotency_key="r" * 200)

@@ -168,8 +168,9 @@ def test_a_dead_task_that_is_deleted_lets_the_next_one_pass(world: World, fault:
             world.plan.break_next("Commit", fault)
         delete_dead_task(world.clients, dead_id)
     assert world.plan.pending == []
-    with pytest.raises(UnknownDeadTaskError):
-        delete_dead_task(world.clients, dead_id)
+    for gone in (dead_id, "\ud800"):
+        with pytest.raises(UnknownDeadTaskError):
+            delete_dead_task(world.clients, gone)
     world.settle()
     assert DESK.of("ada") == ["1", "2"]
 

@@ -179,6 +179,8 @@ def test_bad_keys_and_options_are_refused_and_nothing_waits(world: World) -> Non
         IN_ORDER("")
     with pytest.raises(BadLaneError):
         IN_ORDER("x" * 300)
+    with pytest.raises(BadLaneError, match="unpaired surrogate"):
+        IN_ORDER("x\ud800")
     with pytest.raises(BadLaneError):
         write.enqueue(world.clients, write.bind("ada", "0"), lane=IN_ORDER("ada"), delay_s=5)
     with pytest.raises(BadLaneError):

@@ -64,19 +64,22 @@ def test_a_function_may_take_no_time(services: Services) -> None:
 def test_an_id_has_up_to_five_hundred_bytes(services: Services) -> None:
     """T3: it is stored and found; one byte more is refused, and never looked for."""
     world = world_of(services, USERS)
-    longest = "é" * 250
+    longest, work = "é" * 250, greet_user.bind("u")
     with world.context():
-        USERS.put(world.clients, longest, EVERY_TEN, greet_user.bind("u"))
+        USERS.put(world.clients, longest, EVERY_TEN, work)
         with pytest.raises(BadScheduleError, match="an id must have 1 to 500 bytes"):
-            USERS.put(world.clients, f"{longest}e", EVERY_TEN, greet_user.bind("u"))
+            USERS.put(world.clients, f"{longest}e", EVERY_TEN, work)
+        for change in (USERS.remove, lambda id_: USERS.put(world.clients, id_, EVERY_TEN, work)):
+            with pytest.raises(BadScheduleError, match="unpaired surrogate"):
+                change("\ud800")
         [stored] = user_schedules(world.clients, USERS, limit=5).schedules
         one = schedule_state(world.clients, USERS, longest, runs=5)
-        others = [schedule_state(world.clients, USERS, id_, runs=5) for id_ in ("", "e")]
+        others = [schedule_state(world.clients, USERS, id_, runs=5) for id_ in ("", "e", "\ud800")]
         others.append(schedule_state(world.clients, USERS, f"{longest}e", runs=5))
 
     assert one == stored
     assert (stored.id, stored.cron, stored.tz) == (longest, EVERY_TEN, "UTC")
-    assert others == [None] * 3
+    assert others == [None] * 4
 
 
 @one_emulator

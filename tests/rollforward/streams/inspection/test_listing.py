@@ -131,6 +131,10 @@ def test_dead_letters_of_a_detached_computation_hold_up_no_others(
 
     with world.context():
         assert POISONED.state(clients, "second", "a") == {"seen": 5}
+        assert POISONED.state(clients, "second", "\ud800") == {}
+        assert POISONED.states_of(clients, "second", ["a", "\ud800"]) == {"a": {"seen": 5}}
+        assert not POISONED.replay(clients, "second:\ud800")
+        assert not POISONED.discard(clients, "second:\ud800")
         assert [letter.computation for letter in POISONED.dead_letters(clients)] == ["first"] * 5
         with pytest.raises(RunRefusedError, match="first does not run any more"):
             replay_dead_letters(clients, POISONED, "retry")
