@@ -62,7 +62,13 @@ class ViewGroup(ViewReader):
         )
         super().__init__(definitions, catalogs, transport)
         path = f"/tasks/materialized-views/{group}"
-        propagate = Task(f"{path}/propagate", queue, Propagate, self.propagate)
+        propagate = Task(
+            f"{path}/propagate",
+            queue,
+            Propagate,
+            self.propagate,
+            on_give_up=lambda clients, args, reason: applier.park(clients, args, reason),
+        )
         contributor = Contributor(definitions, catalogs, transport)
         applier = Applier(definitions, catalogs, contributor, propagate)
         folder = TableFolder(definitions, transport, applier)

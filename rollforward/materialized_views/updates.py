@@ -59,10 +59,16 @@ class RowUpdates:
 
 @dataclass(frozen=True)
 class Propagate:
-    """A row that the views downstream of it have to take once more."""
+    """A row that the views downstream of it have to take once more.
+
+    Attributes:
+        unacked: The outbox row that is acked once they have, or once there is a dead task; "": an
+            older version has enqueued it.
+    """
 
     table: Annotated[str, pydantic.Field(pattern=TABLE)]
     row: str
+    unacked: str = ""
 
 
 def parts_of(updates: Sequence[Update]) -> Iterator[list[Update]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from rollforward import outbox
@@ -25,7 +25,8 @@ from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_declared
-from rollforward.tasks.declaration import Task
+from rollforward.tasks.dead_tasks import dead_letter_in_transaction
+from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import Reject
 from rollforward.tasks.waits import version_pause_s
 
@@ -167,7 +168,13 @@ class Applier:
         except BadContributionError:  # Before the first write: it is of the row, and of no view.
             refused.add(table)
         if refused:
-            outbox.enqueue(clients, self.propagate_task, Propagate(*table_and_row(key)))
+            name, text = table_and_row(key)
+            outbox.enqueue_with_ack(
+                clients,
+                self.propagate_task,
+                lambda unacked: Propagate(name, text, unacked),
+                tag=f"propagate:{name}:{text}",
+            )
 
     def propagate(self, clients: Clients, args: Propagate) -> None:
         """Contribute a row, as it is now, to the views downstream of it.
@@ -179,6 +186,7 @@ class Applier:
         """
 
         def body() -> None:
+            _ack(args)
             catalog = self.catalogs.read_any(clients)
             if catalog.is_gone(args.table):
                 return  # The views downstream are rebuilt, from other rows.
@@ -192,3 +200,21 @@ class Applier:
             transact(body)
         except BadContributionError as error:
             raise Reject(f"row {args.row} of {args.table}: {error}") from error
+
+    def park(self, clients: Clients, args: Propagate, reason: str) -> None:
+        """Keep a row that a view downstream refuses as a dead task, in place of its outbox row."""
+        task, dead_id = self.propagate_task, hashed_name("propagate", *astuple(args))
+        body = task.message(args).body
+
+        def park() -> None:
+            _ack(args)
+            dead_letter_in_transaction(
+                clients, dead_id=dead_id, path=task.path, queue=task.queue, body=body, reason=reason
+            )
+
+        transact(park)
+
+
+def _ack(args: Propagate) -> None:
+    if args.unacked:
+        outbox.ack(args.unacked)

@@ -96,6 +96,36 @@ def test_a_view_that_fails_over_a_row_stops_neither_the_row_nor_the_views_beside
         assert differences(views) == []
 
 
+@one_emulator
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_row_whose_task_was_purged_is_taken_all_the_same(
+    services: Services, monkeypatch: pytest.MonkeyPatch, *, is_mended: bool
+) -> None:
+    """C1: the sweep creates the task again, which fails as the first one would have, or works."""
+    with played(services, [Numbers, Picky, Sizes]) as (world, views):
+        views.save(world.clients, number("a", 1), number("b", 1))
+        purged = 0
+        while not purged:
+            for task in world.live_tasks("default"):
+                if "/propagate" in task.http_request.url:
+                    world.engine.tasks.delete(task.name)
+                    purged += 1
+                else:
+                    world.deliver(task.name)
+            world.clock.sleep(1)
+        if is_mended:
+            monkeypatch.setattr(Picky, "fails_over", None)
+        for _ in range(12):
+            world.sweep()
+            world.settle()
+            world.clock.sleep(60)
+
+        dead = [each.path.rpartition("/")[2] for each in DeadTask.query().fetch()]
+        assert dead == ([] if is_mended else ["propagate"])
+        assert sizes(views) == ([2, 2, 2] if is_mended else [2, 2, None])
+        assert OutboxTask.query().fetch() == []
+
+
 def test_a_row_that_was_parked_follows_when_its_view_is_mended(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
