@@ -36,11 +36,19 @@ from rollforward.streams.moving.file_format import (
 )
 from rollforward.streams.moving.stopping import started, stopped_topology, wake_all
 from rollforward.streams.storage.layout import interval_of
-from rollforward.streams.storage.remote_calls import Commit, Read, Steps, TooLargeError
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+    Read,
+    ScanKeys,
+    Steps,
+    TooLargeError,
+)
 from rollforward.streams.storage.retry import retry_commit
 from rollforward.streams.storage.schema import (
     LATE,
+    LOG,
     ON_TIME,
+    SUBSCRIPTION,
     Head,
     InboxRecord,
     SourceRow,
@@ -59,8 +67,8 @@ def import_from(clients: Clients, pipeline: Declaration, path: str | os.PathLike
 
     Raises:
         TornExportError: the file is not whole; nothing was written.
-        TopologyError: the pipeline has run before, has other computations or sources, or lacks a
-            codec.
+        TopologyError: the pipeline has run or published before, has other computations or sources,
+            or lacks a codec.
         UnreadableStateError: a computation's `reads` lacks a version that has written states.
         Retry, Unavailable: repeat it; a part may have been written.
     """
@@ -111,6 +119,7 @@ def begin(environment: Environment, header: Header) -> Steps[bool]:
         nonlocal is_open
         [head] = yield Read([environment.names.head])
         if head is None:
+            yield from _check_unpublished(environment)
             return _first_rows(environment, header)
         is_open = _is_open(environment, head.body, header)
         return None
@@ -204,6 +213,21 @@ def _is_open(environment: Environment, head: Head, header: Header) -> bool:
             f"{environment.pipeline.name} has run before: import into one that has no rows"
         )
     return True
+
+
+def _check_unpublished(environment: Environment) -> Steps[None]:
+    """Check that nobody has read a stream of an earlier pipeline of this name.
+
+    Raises:
+        TopologyError: somebody may have: a log that begins anew has other positions.
+    """
+    name = environment.pipeline.name
+    for kind in (SUBSCRIPTION, LOG):
+        if (yield ScanKeys(kind, f"{name}:", f"{name};", None, 1)):
+            raise TopologyError(
+                f"a pipeline {name} has published a stream here, and its readers have positions in "
+                "that log: import it under another name, and let them subscribe to that"
+            )
 
 
 def _first_rows(environment: Environment, header: Header) -> Commit:

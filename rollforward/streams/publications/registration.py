@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import running_computations
+from rollforward.streams.model.errors import TopologyError
 from rollforward.streams.publications.log import Position
 from rollforward.streams.publications.subscription import Subscription
 from rollforward.streams.storage.remote_calls import (
@@ -56,6 +57,7 @@ def register(environment: Environment, source: Subscription, layout_version: int
 
     Raises:
         ChangedError: the publisher's head has changed, or it is not known whether it was done.
+        TopologyError: there are too many subscribers, or this one has read another log.
     """
     names, caches = Names(source.publication.pipeline), environment.caches
     subscriber, publication = environment.pipeline.name, source.publication.name
@@ -70,10 +72,12 @@ def register(environment: Environment, source: Subscription, layout_version: int
         return
     if [*head.body.intervals[publication]] != source.first_slots:
         return  # This code cannot read it.
+    yield from _check_positions(environment, source)
     body = SubscriptionRow(subscriber, source.stream, tuple(source.processes))
     if row is None or {*row.body.partitions} != {*body.partitions}:
         commit = Commit(puts=[(names.head, head.body, head.version)])
         if row is None:
+            yield from _check_room(names, publication)
             commit.inserts.append((key, body))
         else:
             commit.puts.append((key, body, row.version))
@@ -84,9 +88,41 @@ def register(environment: Environment, source: Subscription, layout_version: int
     caches[key] = environment.elapsed_ms(), layout_version
 
 
+def _check_positions(environment: Environment, source: Subscription) -> Steps[None]:
+    """Check that a log has the records that were read of it.
+
+    Raises:
+        TopologyError: it does not: it is another one, of a publisher that began anew.
+    """
+    publication = source.publication
+    rows = yield Read([environment.names.source(source.stream, part) for part in source.processes])
+    names = Names(publication.pipeline)  # Read afterwards: a log only grows.
+    logs = yield Read([names.interval(publication.name, lo) for lo in source.first_slots])
+    for row, log in zip(rows, logs, strict=True):
+        if log is not None and _position(row) > Position(log.body.created_in, log.body.records):
+            raise TopologyError(
+                f"{environment.pipeline.name} has read records of {publication.name} that its log "
+                f"does not have: {publication.pipeline} began anew. Give the subscription another "
+                "`stream`, so that it begins anew, too"
+            )
+
+
+def _check_room(names: Names, publication: str) -> Steps[None]:
+    """Check that a publication may have one more subscriber: all are read at once.
+
+    Raises:
+        TopologyError: it has as many as it may have.
+    """
+    if len((yield from registered(names, publication))) >= MAX_SUBSCRIBERS:
+        raise TopologyError(
+            f"{publication} has {MAX_SUBSCRIBERS:,} subscribers, as many as it may have: "
+            "`unsubscribe` those that are gone, or publish its stream once more"
+        )
+
+
 def subscribers(environment: Environment, publication: str) -> Steps[list[Subscriber]]:
     """Return the registered subscribers of a publication of this pipeline."""
-    found = [row.body for _, row in (yield from registered(environment, publication))]
+    found = [row.body for _, row in (yield from registered(environment.names, publication))]
     keys = [
         Names(pipeline).source(stream, partition)
         for pipeline, stream, partitions, _ in found
@@ -120,9 +156,9 @@ def _unread(interval: Interval, position: Position) -> int:
     return interval.records - (position.number if is_same else 0)
 
 
-def registered(environment: Environment, publication: str) -> Steps[list[tuple[str, StoredRow]]]:
+def registered(names: Names, publication: str) -> Steps[list[tuple[str, StoredRow]]]:
     """Return the rows of the subscribers of a publication, by name."""
-    low = environment.names.subscription(publication, "", "").name[:-1]
+    low = names.subscription(publication, "", "").name[:-1]
     rows = yield Scan(SUBSCRIPTION, low, f"{low[:-1]};", MAX_SUBSCRIBERS)
     return rows  # type: ignore[no-any-return]
 
@@ -145,7 +181,7 @@ def drop_departed(environment: Environment, publication: str) -> Steps[None]:
     Raises:
         ChangedError, OutcomeUnknownError: a row may still be there.
     """
-    for name, row in (yield from registered(environment, publication)):
+    for name, row in (yield from registered(environment.names, publication)):
         subscriber, stream, *_ = row.body
         key = Names(subscriber).head
         [head] = yield Read([key])
