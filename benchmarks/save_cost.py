@@ -40,7 +40,7 @@ class _NoRelay:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+    def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
 

@@ -34,7 +34,7 @@ class NoRelay:
     def send(self, clients: Clients, rows: Any) -> None:
         """Do nothing."""
 
-    def look(self, clients: Clients, rows: Any) -> None:
+    def resolve(self, clients: Clients, rows: Any) -> None:
         """Do nothing."""
 
 

@@ -24,7 +24,7 @@ from benchmarks.streams import app
 from benchmarks.streams.app import fused, stages
 from benchmarks.streams.workload import truth
 from rollforward.datastore import bodies
-from rollforward.gunicorn.config import spare_the_collector
+from rollforward.gunicorn.config import freeze_heap
 from rollforward.runtime import SystemClock
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.runtime.process.processes import NoProcesses
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="say where the time goes")
     is_profile = parser.parse_args().profile
     truth(RECORDS)  # All rounds share it, and the records.
-    spare_the_collector()
+    freeze_heap()
     for number, shape in enumerate(SHAPES):
         runs = [measured(shape, f"cost-{number}-{n}", None) for n in range(ROUNDS)]
         took_s, store = min(runs, key=lambda run: run[0])

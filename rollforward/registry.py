@@ -35,7 +35,7 @@ from rollforward.operations.run_sources import AppRuns
 from rollforward.outbox.pattern import Outbox
 from rollforward.pull_queues.pattern import PullQueues
 from rollforward.runtime import Clients
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.schedules.pattern import Schedules
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Task
@@ -48,13 +48,13 @@ from rollforward.tasks.runs import (
     LetterPage,
     LetterQuery,
     LetterVerb,
+    NamedPart,
     Run,
     RunDetails,
     RunList,
     RunQuery,
     RunRefusedError,
     RunVerb,
-    StandingPart,
     UnknownRunError,
     merged,
     unreadable_run,
@@ -99,7 +99,7 @@ class Registry:
         for part in parts:
             self._add(part)
         for pattern in patterns:
-            for part in pattern.brings():
+            for part in pattern.extra_parts():
                 self._add(part)
         if Continuations.name in self.patterns:
             for job in letters_jobs(self):
@@ -160,7 +160,7 @@ class Registry:
         def sweep(name: str) -> None:
             done[name] = self.sweep(clients, name, stale_s=stale_s, deletes=deletes)
 
-        run_each((f"the sweep of {name} failed", partial(sweep, name)) for name in swept)
+        run_all((f"the sweep of {name} failed", partial(sweep, name)) for name in swept)
         return done
 
     def gauges(self, clients: Clients) -> Iterator[Gauge]:
@@ -178,12 +178,12 @@ class Registry:
         listed = merged(lists, query.limit)
         return replace(listed, runs=[self._with_owner(run) for run in listed.runs])
 
-    def standing(self) -> Sequence[StandingPart]:
+    def named_parts(self) -> Sequence[NamedPart]:
         """Return the parts that work without an end: queues, counters, views, pipelines."""
         return [
-            StandingPart(name, part)
+            NamedPart(name, part)
             for name, pattern in self.patterns.items()
-            for part in pattern.standing(self._parts[name])
+            for part in pattern.part_names(self._parts[name])
         ]
 
     def run(self, clients: Clients, pattern: str, run_id: str) -> RunDetails:

@@ -15,7 +15,7 @@ import main
 from docs.reference import generate
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
-from rollforward.cli.deploy.gcloud import Place, commands
+from rollforward.cli.deploy.gcloud import Deployment, commands
 from rollforward.cli.deploy.needs import needs_of
 from rollforward.cli.deploy.project_files import ProjectFiles
 from tests.infra.documents import (
@@ -244,7 +244,7 @@ def test_the_howto_has_the_queues_and_the_sweep_that_the_command_prints() -> Non
     """To the letter: a reader compares them with what the terminal shows."""
     files = ProjectFiles(ROOT)
     queues = {queue.name: queue for queue in files.queues()}
-    place = Place(service="rollforward")
+    place = Deployment(service="rollforward")
     lines = commands("cloud-run", needs_of(APP), queues, files, place)
     shown = [line for line in lines if "tasks queues create" in line or "scheduler jobs" in line]
 

@@ -66,7 +66,7 @@ class Hints:
         self.calls += 1
         return [self._add(message) for message in messages]
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         return [*self.create_many(messages)]
 
     def _add(self, message: Message) -> bool:

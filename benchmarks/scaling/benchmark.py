@@ -22,7 +22,7 @@ from benchmarks.harness.results import percentile
 from benchmarks.scaling.profile import Latencies
 from benchmarks.scaling.simulation import FIRST_MS, Machine, Simulation, Steps, found_letters
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.exchange.ingest import IncomingRecord, IngestRequest, ingest
+from rollforward.streams.exchange.ingest import InboundRecord, IngestRequest, ingest
 from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import BackpressureError
@@ -92,9 +92,9 @@ def by_key(value: Mapping[str, Any]) -> str:
     return str(value["key"])
 
 
-def arrival(key: str, at: int) -> IncomingRecord:
+def arrival(key: str, at: int) -> InboundRecord:
     """Return a record of a key."""
-    return IncomingRecord("", f'{{"key":"{key}"}}', at, {"key": key})
+    return InboundRecord("", f'{{"key":"{key}"}}', at, {"key": key})
 
 
 @dataclass

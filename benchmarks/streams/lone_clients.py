@@ -21,7 +21,7 @@ class NoTasks:
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
         return [True] * len(messages)
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         return [True] * len(messages)
 
     def queues(self) -> list[str]:

@@ -62,7 +62,7 @@ class Dying:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+    def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
 

@@ -20,8 +20,8 @@ from flask.typing import ResponseReturnValue
 from handlers.sums.openapi import DESCRIPTION, KEY_PATTERN
 from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import MAX_AMOUNT
-from rollforward.flask.api.item_lists import item_list, refuse_items
-from rollforward.flask.api.json_requests import idempotency_key, json_body, refuse
+from rollforward.flask.api.item_lists import item_list, reject_items
+from rollforward.flask.api.json_requests import idempotency_key, json_body, reject
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients
 from rollforward.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
@@ -77,7 +77,7 @@ def add(name: str) -> ResponseReturnValue:
     try:
         accepted = sums.add(clients(), name, amount, idempotency_key=key, keep_result=bool(wait_ms))
     except DifferentItemError:
-        refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
+        reject(422, "This Idempotency-Key was used with another body before. Nothing was added.")
     except OutcomeUnknownError:
         return _outcome_unknown(key)
     response = {
@@ -103,7 +103,7 @@ def add_batch(name: str) -> ResponseReturnValue:
     key = idempotency_key()
     has_keys = _have_keys(additions)
     if has_keys and key is not None:
-        refuse(400, "Send an Idempotency-Key for all items, or a key with each, not both.")
+        reject(400, "Send an Idempotency-Key for all items, or a key with each, not both.")
     _sum_or_404(name)
     if has_keys:
         return _each(name, additions)
@@ -111,7 +111,7 @@ def add_batch(name: str) -> ResponseReturnValue:
     try:
         accepted = sums.add_batch(clients(), name, amounts, idempotency_key=key)
     except DifferentItemError:
-        refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
+        reject(422, "This Idempotency-Key was used with another body before. Nothing was added.")
     except OutcomeUnknownError:
         return _outcome_unknown(key)
     return jsonify(sum=name, accepted=len(accepted), items=[_shown(item) for item in accepted]), 202
@@ -125,7 +125,7 @@ def _have_keys(additions: list[Addition]) -> bool:
     without = [line for line, addition in enumerate(additions, 1) if not addition.key]
     if without and len(without) < len(additions):
         detail = "key: Send a key with each item, or with none."
-        refuse_items([{"line": line, "detail": detail} for line in without])
+        reject_items([{"line": line, "detail": detail} for line in without])
     return not without
 
 
@@ -187,15 +187,15 @@ def _amount() -> int:
     """Return the amount in a body that holds an amount and nothing else."""
     body = json_body(MAX_BODY_BYTES)
     if not isinstance(body, dict):
-        refuse(400, 'The body is an object like {"amount": 5}.')
+        reject(400, 'The body is an object like {"amount": 5}.')
     unknown_fields = sorted(set(body) - {"amount"})
     if unknown_fields:
-        refuse(400, f"The body has an amount and nothing else, not {unknown_fields[0]!r:.50}.")
+        reject(400, f"The body has an amount and nothing else, not {unknown_fields[0]!r:.50}.")
     amount = body.get("amount")
     if type(amount) is not int:  # A bool is an int to isinstance, and none to a caller.
-        refuse(400, "amount must be a whole number.")
+        reject(400, "amount must be a whole number.")
     if not -MAX_AMOUNT <= amount <= MAX_AMOUNT:
-        refuse(400, f"amount lies from {-MAX_AMOUNT} to {MAX_AMOUNT}.")
+        reject(400, f"amount lies from {-MAX_AMOUNT} to {MAX_AMOUNT}.")
     return amount
 
 
@@ -204,10 +204,10 @@ def _wait_ms() -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MAX_WAIT_MS:
-        refuse(400, f"wait_ms is a whole number from 0 to {MAX_WAIT_MS}.")
+        reject(400, f"wait_ms is a whole number from 0 to {MAX_WAIT_MS}.")
     return int(text)
 
 
 def _sum_or_404(name: str) -> None:
     if not sums.exists(clients(), name):
-        refuse(404, "There is no such sum. Create it on the page /sums.")
+        reject(404, "There is no such sum. Create it on the page /sums.")

@@ -218,7 +218,7 @@ class _Published:
     def on_commit(self) -> None:
         self.clients.publish(topic_of(self.sale))
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         self.on_commit()  # It may be committed.
 
 

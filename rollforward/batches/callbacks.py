@@ -23,7 +23,7 @@ from rollforward import outbox
 from rollforward.batches.declaration import Completed, message_task
 from rollforward.batches.entities import COMPLETED, RUNNING, BatchState, state_key
 from rollforward.datastore.transactions import transact
-from rollforward.datastore.versions import commit_unchanged, read_versions
+from rollforward.datastore.versions import commit_if_current, read_versions
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.type_adapters import adapter_of
@@ -132,7 +132,7 @@ def call(callback: Task[Completed], clients: Clients, args: Completed) -> None:
     state, version = row
     _acknowledge(state, args)
     try:
-        commit_unchanged(clients.datastore, puts=[(state, version)])
+        commit_if_current(clients.datastore, puts=[(state, version)])
     except rpc_errors.GoogleAPICallError as error:  # Such as: the batch was run again meanwhile.
         log.info("an acknowledgement of %s needs a transaction: %s", _key(args).id(), error)
         transact(lambda: _acknowledge_in_transaction(args))

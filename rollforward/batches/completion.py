@@ -70,7 +70,7 @@ class End:
     error: str = ""
 
 
-def count_guarded(
+def count_if_current(
     clients: Clients, batch: Batch, ends: Sequence[End]
 ) -> list[tuple[ndb.Model, int | None]] | None:
     """Return the rows that count ends, if no transaction is needed: all that the result depends on.
@@ -100,7 +100,7 @@ def count_guarded(
     period_s=PERIOD_S,
     linger_s=LINGER_S,
     are_last=completes_batch,
-    guarded=count_guarded,
+    guarded=count_if_current,
 )
 def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
     """Count the ends that a fold has gathered, in its transaction."""

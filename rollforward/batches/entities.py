@@ -218,7 +218,7 @@ def running_batches() -> Any:
     return BatchState.query(BatchState.state == RUNNING).order(BatchState._key)
 
 
-def newest_batches(created_before: datetime.datetime | None = None) -> Any:
+def latest_batches(created_before: datetime.datetime | None = None) -> Any:
     """Return the query for all batches, the newest first, those created before a time."""
     created: Any = BatchState.created
     query = BatchState.query().order(-created)

@@ -18,7 +18,7 @@ from rollforward.batches.entities import (
     BatchPage,
     BatchState,
     batches_created_at,
-    newest_batches,
+    latest_batches,
     pages_within,
     results_within,
     state_key,
@@ -38,7 +38,7 @@ from rollforward.tasks.runs import (
     RunState,
     RunVerb,
     UnknownRunError,
-    newest,
+    latest_rows,
     readable,
 )
 
@@ -52,14 +52,14 @@ _OUTCOME_LETTERS = {DONE: "d", HAS_FAILED: "f", WAITING: "."}
 
 def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
     """Return batches, the newest first: about `limit`, of the rows that were read."""
-    shown, next_before = newest(
+    shown, next_before = latest_rows(
         query,
-        newest_batches,
+        latest_batches,
         batches_created_at,
         lambda row: row.created,
-        partial(_is_asked_for, query),
+        partial(_matches, query),
     )
-    return RunList([_listed(names, row) for row in shown], next_before)
+    return RunList([_to_run(names, row) for row in shown], next_before)
 
 
 def run_details(names: Sequence[str], batch: str) -> RunDetails:
@@ -82,7 +82,7 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
             "parent": RunLink(PATTERN, row.parent) if row.parent else "none",
             "wakes": row.wakes,
         },
-        tree=tree_of(row, partial(_listed, names)),
+        tree=tree_of(row, partial(_to_run, names)),
         has_all_parts=len(pages) <= MAX_PAGES,
     )
 
@@ -96,7 +96,7 @@ def control(clients: Clients, names: Sequence[str], batch: str, verb: RunVerb) -
     """
     row = _row(batch)
     if verb not in _verbs(names, row):
-        raise RunRefusedError(_why_not(names, row, verb))
+        raise RunRefusedError(_reason(names, row, verb))
     if verb == "cancel":
         completion.cancel(clients, batch)
     else:
@@ -111,7 +111,7 @@ def _row(batch: str) -> BatchState:
     return row
 
 
-def _listed(names: Sequence[str], row: BatchState) -> Run:
+def _to_run(names: Sequence[str], row: BatchState) -> Run:
     batch, created = row.key.id(), row.created.replace(tzinfo=datetime.UTC)
     return readable(PATTERN, batch, _name(row), created, partial(_run, names, row))
 
@@ -150,7 +150,7 @@ def _verbs(names: Sequence[str], row: BatchState) -> Sequence[RunVerb]:
     return ("retry",) if is_known and policy.can_run_again(row) else ()
 
 
-def _why_not(names: Sequence[str], row: BatchState, verb: RunVerb) -> str:
+def _reason(names: Sequence[str], row: BatchState, verb: RunVerb) -> str:
     if verb not in ("cancel", "retry"):
         return "it is a batch"
     if verb == "cancel":
@@ -182,7 +182,7 @@ def _issues(batch: str) -> list[RunIssue]:
     return errors[:MAX_ISSUES]
 
 
-def _is_asked_for(query: RunQuery, row: BatchState) -> bool:
+def _matches(query: RunQuery, row: BatchState) -> bool:
     is_shown = row.state != REMOVED
     return is_shown and query.state in ("", _state(row)) and query.name in ("", _name(row))
 

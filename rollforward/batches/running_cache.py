@@ -79,12 +79,12 @@ def _reads(clients: Clients) -> GroupCommit[str, BatchState | None]:
     return clients.process_state.get_or_create(
         "batches:reads",
         lambda: GroupCommit(
-            _read_each, max_calls=MAX_READ, max_bytes=MAX_READ, size=lambda _: 1, max_wait_s=0.05
+            _read_all, max_calls=MAX_READ, max_bytes=MAX_READ, size=lambda _: 1, max_wait_s=0.05
         ),
     )
 
 
-def _read_each(batches: Sequence[str]) -> list[BatchState | None]:
+def _read_all(batches: Sequence[str]) -> list[BatchState | None]:
     names = list(dict.fromkeys(batches))
     states = dict(zip(names, ndb.get_multi(list(map(state_key, names))), strict=True))
     return [states[batch] for batch in batches]

@@ -54,7 +54,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.idempotency import digest_of
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.tasks.declaration import task
 
 # By one sweep.
@@ -131,7 +131,7 @@ def count_running() -> int:
 
 def _act(clients: Clients, acts: Iterable[tuple[Callable[[Clients, str], bool], str]]) -> int:
     """Act on batches, each on its own; return on how many."""
-    results = run_each(
+    results = run_all(
         (f"the sweep of batch {batch} failed", partial(act, clients, batch)) for act, batch in acts
     )
     results.raise_first()
@@ -178,7 +178,7 @@ def _mark(clients: Clients, batch: str) -> bool:
         if state is None:
             return False
         parent: BatchState | None = state_key(state.parent).get() if state.parent else None
-        if parent is not None and _is_kept(clients, parent):
+        if parent is not None and _can_run_again(clients, parent):
             looked_at_again = naive_utc(clients.clock.now()) + LOOKED_AT_AGAIN
             state.remove_at = parent.remove_at or looked_at_again
             state.put()
@@ -192,7 +192,7 @@ def _mark(clients: Clients, batch: str) -> bool:
     return transact(body)
 
 
-def _is_kept(clients: Clients, parent: BatchState) -> bool:
+def _can_run_again(clients: Clients, parent: BatchState) -> bool:
     """Return whether a batch may be run again, with those that are nested in it."""
     return parent.state != REMOVED and not _is_past(clients, parent.remove_at)
 

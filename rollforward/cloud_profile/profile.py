@@ -144,7 +144,7 @@ class Profile:
         steps = max(0.0, elapsed_s) // self[f"{table}.every_s"]
         return float(self[f"{table}.start_per_s"] * (1 + self[f"{table}.growth"]) ** steps)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return a description in one line, for the console."""
         guesses = sum(number.is_guess for number in self.numbers.values())
         return (

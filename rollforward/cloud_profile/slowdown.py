@@ -67,14 +67,14 @@ def slowed(path: str, cache: Cache) -> SlowedServices:
         profile["entity_writes.max_wait_s"],
         profile["entity_writes.abort_after_s"],
     )
-    drawn = DrawnLatency(profile)
+    drawn = RandomLatency(profile)
     limit = EntityWriteLimit(tickets, pace=pace, is_on=True)
     return SlowedServices(
         SlowCache(cache, profile), (limit, KindRamp(profile, tickets), drawn), (drawn,)
     )
 
 
-class DrawnLatency(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class RandomLatency(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     """Makes each call of a channel last as long as its profile draws."""
 
     def __init__(
@@ -95,13 +95,13 @@ class DrawnLatency(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         began = self._monotonic()
         rpc = details.method.rpartition("/")[2]
         message = getattr(request, "_pb", request)
-        wait_s = self._drawn(rpc, message)
+        wait_s = self._random_s(rpc, message)
         if rpc != "Commit" and not _is_in_transaction(rpc, message):
-            return self._answered(continuation(details, request), began + wait_s)
+            return self._delayed(continuation(details, request), began + wait_s)
         self._sleep(wait_s / 2)
-        return self._answered(continuation(details, request), began + wait_s)
+        return self._delayed(continuation(details, request), began + wait_s)
 
-    def _drawn(self, rpc: str, message: Any) -> float:
+    def _random_s(self, rpc: str, message: Any) -> float:
         call = _CALLS.get(rpc)
         if call is None:
             return 0.0
@@ -109,18 +109,18 @@ class DrawnLatency(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             call = "create_named_task"
         return self._profile.draw(call, self._random, _items(rpc, message))
 
-    def _answered(self, call: Any, at: float) -> Any:
+    def _delayed(self, call: Any, at: float) -> Any:
         """Return a call as it is answered at a moment."""
         left_s = at - self._monotonic()
         if left_s <= 0:
             return call
         if not call.done():  # The caller wants a future: its thread continues.
-            return AnsweredLater(call, at, self._monotonic)
+            return DelayedReply(call, at, self._monotonic)
         self._sleep(left_s)
         return call
 
 
-class AnsweredLater(grpc.Call, grpc.Future):  # type: ignore[misc]
+class DelayedReply(grpc.Call, grpc.Future):  # type: ignore[misc]
     """A call whose answer is withheld until a moment."""
 
     def __init__(self, call: Any, at: float, monotonic: Callable[[], float]) -> None:

@@ -168,7 +168,7 @@ def _record(lines: _Lines, first_line: bytes, offset: int, line: int, delimiter:
             return CsvRecord(line, cells, "", f"{end}:{line + len(record_lines)}")
         problem = f"the row has more than {MAX_CELLS} cells"
     # Only the first line is given up: what follows it may be sound.
-    lines.give_back(record_lines[1:])
+    lines.push_back(record_lines[1:])
     return CsvRecord(line, [], problem, f"{offset + len(first_line)}:{line + 1}")
 
 
@@ -183,12 +183,12 @@ def _cells(lines: _Lines, record_lines: list[bytes], delimiter: str) -> Sequence
 def _texts(lines: _Lines, record_lines: list[bytes]) -> Iterator[str]:
     """Yield a row's lines as text, as long as its reader asks for more and it may have them."""
     yield record_lines[0].decode()
-    while _may_grow(record_lines) and (next_line := lines.next()):
+    while _can_grow(record_lines) and (next_line := lines.next()):
         record_lines.append(next_line)
         yield next_line.decode()
 
 
-def _may_grow(record_lines: Sequence[bytes]) -> bool:
+def _can_grow(record_lines: Sequence[bytes]) -> bool:
     return len(record_lines) < MAX_ROW_LINES and sum(map(len, record_lines)) < MAX_ROW_BYTES
 
 
@@ -220,7 +220,7 @@ class _Lines:
         self._read_to = end
         return line
 
-    def give_back(self, lines: Sequence[bytes]) -> None:
+    def push_back(self, lines: Sequence[bytes]) -> None:
         self._returned[:0] = lines
 
 

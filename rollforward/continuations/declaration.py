@@ -105,7 +105,7 @@ def _arguments_of(work: Callable[..., Any]) -> type[Any]:
     second = work.__annotations__.get(parameters[1])
     try:
         # Only the arguments are looked up: what else it names may be known to type checkers alone.
-        args: Any = _looked_up(work, second) if isinstance(second, str) else second
+        args: Any = _resolve(work, second) if isinstance(second, str) else second
     except NameError as error:
         raise TypeError(
             f"{work.__qualname__}: {error.name} must be defined in its module, above the job; "
@@ -118,7 +118,7 @@ def _arguments_of(work: Callable[..., Any]) -> type[Any]:
     return args
 
 
-def _looked_up(work: Callable[..., Any], annotation: str) -> Any:
+def _resolve(work: Callable[..., Any], annotation: str) -> Any:
     unwrapped: Any = inspect.unwrap(work)
     kind = type("Kind", (), {"__annotations__": {"args": annotation}})
     return get_type_hints(kind, globalns=unwrapped.__globals__)["args"]

@@ -199,7 +199,7 @@ def untold_runs(*, start_after: str = "") -> Any:
     return query.filter(ContinuationRun._key > run_key(start_after)) if start_after else query
 
 
-def newest_runs(*, started_before: datetime.datetime | None = None) -> Any:
+def latest_runs(*, started_before: datetime.datetime | None = None) -> Any:
     """Return the query for all runs, the newest first, those started before a time."""
     started = ContinuationRun.started
     query = ContinuationRun.query().order(-started)

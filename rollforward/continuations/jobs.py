@@ -88,7 +88,7 @@ def check_rate(max_rate: float, page_size: int) -> None:
         )
 
 
-def _check_held(name: str, seconds: float) -> None:
+def _check_pause(name: str, seconds: float) -> None:
     if not 0 < seconds <= MAX_HELD_S:
         raise ValueError(f"{name} must be above 0, and at most {MAX_HELD_S:,}, got {seconds}")
 
@@ -117,8 +117,8 @@ class Job(Generic[A, I]):
         delays_s = self.retry_delays_s
         if not delays_s or not all(0 <= delay_s < math.inf for delay_s in delays_s):
             raise ValueError(f"retry_delays_s must be at least 0 each, got {delays_s}")
-        _check_held("lease_s", self.lease_s)
-        _check_held("deadline_s", self.deadline_s)
+        _check_pause("lease_s", self.lease_s)
+        _check_pause("deadline_s", self.deadline_s)
 
     if not TYPE_CHECKING:  # A type checker says of itself that a job cannot be called.
 

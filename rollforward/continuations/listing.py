@@ -17,7 +17,7 @@ from rollforward.continuations.entities import (
     TOTALS_SLOTS,
     ContinuationPage,
     ContinuationRun,
-    newest_runs,
+    latest_runs,
     pages_of,
     runs_started_at,
 )
@@ -25,9 +25,9 @@ from rollforward.continuations.errors import NotEndedError, PagesGoneError
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.seen_pages import issues_of
 from rollforward.continuations.pages.totals import (
-    KeptTotals,
-    kept_totals,
-    kept_totals_of,
+    SlotTotals,
+    slot_totals,
+    slot_totals_of,
     uncounted,
 )
 from rollforward.continuations.progress import RunTotals, run_of
@@ -43,7 +43,7 @@ from rollforward.tasks.runs import (
     RunQuery,
     RunRefusedError,
     RunVerb,
-    newest,
+    latest_rows,
     readable,
     scanned,
 )
@@ -59,15 +59,15 @@ Jobs = Mapping[str, Job[Any, Any]]
 
 def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     """Return runs, the newest first: about `limit`, of the rows that were read."""
-    shown, next_before = newest(
+    shown, next_before = latest_rows(
         query,
-        lambda before: newest_runs(started_before=before),
+        lambda before: latest_runs(started_before=before),
         runs_started_at,
         lambda row: row.started,
-        partial(_is_asked_for, query),
+        partial(_matches, query),
     )
     unended = sum(not row.totals and not row.has_slots for row in shown)
-    slots = kept_totals_of([row.key.id() for row in shown if row.has_slots and not row.totals])
+    slots = slot_totals_of([row.key.id() for row in shown if row.has_slots and not row.totals])
     pages = MAX_PAGES_IN_LIST
     if query.max_reads:
         page_reads = query.max_reads - scanned(query) - TOTALS_SLOTS * len(slots)
@@ -75,7 +75,7 @@ def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     runs = [
         readable(
             *(PATTERN, row.key.id(), row.job or "", row.started.replace(tzinfo=datetime.UTC)),
-            partial(_listed, jobs, row, slots.get(row.key.id()), pages),
+            partial(_to_run, jobs, row, slots.get(row.key.id()), pages),
         )
         for row in shown
     ]
@@ -90,7 +90,7 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
     """
     row = run_of(run_id)
     # Before the pages: so none is counted twice.
-    slots = kept_totals(run_id) if row.has_slots and not row.totals else None
+    slots = slot_totals(run_id) if row.has_slots and not row.totals else None
     pages = pages_of(run_id).fetch(MAX_PAGES + 1)
     if slots is not None:
         sums = slots.sums
@@ -118,7 +118,7 @@ def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
     """
     row = run_of(run_id)
     if verb not in _verbs(jobs, row):
-        raise RunRefusedError(_why_not(jobs, row, verb))
+        raise RunRefusedError(_reason(jobs, row, verb))
     if verb == "cancel":
         runs.cancel(run_id)
     elif verb == "resume":
@@ -131,11 +131,11 @@ def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
     return run_id
 
 
-def _is_asked_for(query: RunQuery, row: ContinuationRun) -> bool:
+def _matches(query: RunQuery, row: ContinuationRun) -> bool:
     return query.state in ("", row.state) and query.name in ("", row.job)
 
 
-def _listed(jobs: Jobs, row: ContinuationRun, slots: KeptTotals | None, max_pages: int) -> Run:
+def _to_run(jobs: Jobs, row: ContinuationRun, slots: SlotTotals | None, max_pages: int) -> Run:
     """Return a run for a list: its totals cost a few reads for any size."""
     is_read = not row.totals and slots is None
     pages = pages_of(row.key.id()).fetch(max_pages + 1) if is_read else []
@@ -144,7 +144,7 @@ def _listed(jobs: Jobs, row: ContinuationRun, slots: KeptTotals | None, max_page
 
 
 def _totals(
-    row: ContinuationRun, slots: KeptTotals | None, pages: Sequence[ContinuationPage], limit: int
+    row: ContinuationRun, slots: SlotTotals | None, pages: Sequence[ContinuationPage], limit: int
 ) -> tuple[RunTotals, bool]:
     """Return the totals of a run, of `limit` of its pages if it keeps none, and if that is less."""
     if row.totals:
@@ -192,7 +192,7 @@ def _verbs(jobs: Jobs, row: ContinuationRun) -> Sequence[RunVerb]:
     return ("retry",) if can_retry else ()
 
 
-def _why_not(jobs: Jobs, row: ContinuationRun, verb: RunVerb) -> str:
+def _reason(jobs: Jobs, row: ContinuationRun, verb: RunVerb) -> str:
     if row.job not in jobs and row.state != RUNNING:
         return f"no job of this app is called {row.job}"
     if verb == "retry" and row.state == FINISHED:

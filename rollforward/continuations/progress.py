@@ -30,7 +30,7 @@ from rollforward.continuations.pages.seen_pages import (
     issues_of,
     seen_run,
 )
-from rollforward.continuations.pages.totals import RECENT_S, PageSums, kept_totals
+from rollforward.continuations.pages.totals import RECENT_S, PageSums, slot_totals
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
@@ -43,9 +43,9 @@ __all__ = [
     "RunProgress",
     "RunTotals",
     "item_issues",
-    "keep_totals",
     "progress",
     "run_of",
+    "store_totals",
 ]
 
 MAX_UNTIL_ENDED = 0.99
@@ -223,7 +223,7 @@ def progress(
         started=run.started,
         max_rate=run.max_rate,
         recent_rate=_recent_rate(run, seen, at),
-        held_s=max((_held_s(page, at) for page in seen.pages if at is not None), default=0.0),
+        held_s=max((_pause_s(page, at) for page in seen.pages if at is not None), default=0.0),
         issues=[issue for page in seen.pages for issue in page.issues],
         requested=run.expected,
         has_grown=seen.has_grown,
@@ -234,7 +234,7 @@ def _seen(clients: Clients | None, run: ContinuationRun, *, dots: bool) -> SeenR
     if not dots and run.totals:
         return SeenRun()
     if not dots and run.has_slots:
-        slots = kept_totals(run.key.id())
+        slots = slot_totals(run.key.id())
         return SeenRun(sums=slots.sums, slots=slots)
     return seen_run(clients, run)
 
@@ -251,7 +251,7 @@ def _recent_rate(
     return sum(len(page.dots.letters) - page.open_items for page in recent) / RECENT_S
 
 
-def _held_s(page: SeenPage, now_utc: datetime.datetime) -> float:
+def _pause_s(page: SeenPage, now_utc: datetime.datetime) -> float:
     """Return the minimum pause of a page from now on."""
     if page.dots.done:
         return 0.0
@@ -272,7 +272,7 @@ def _end(
     return now_utc if now_utc is not None and run.state == RUNNING else updated_at
 
 
-def keep_totals(run_id: str) -> None:
+def store_totals(run_id: str) -> None:
     """Store the totals of a run that has finished: its pages change no more."""
     totals = asdict(RunTotals.of(pages_of(run_id), len(run_of(run_id).spans)))
 

@@ -19,7 +19,7 @@ from rollforward.continuations.errors import NotEndedError, OtherJobError, Pages
 from rollforward.continuations.jobs import Job, Jobs, check_page_size, check_rate
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress, run_of
-from rollforward.continuations.sweep import Look, head
+from rollforward.continuations.sweep import OpenPages, head
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -154,7 +154,7 @@ def cancel(run_id: str) -> None:
 def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
     """Go on with a cancelled run, or give a running one a push."""
     run = _transition(run_id, CANCELLED, RUNNING)
-    look, now_utc = Look.at(run), naive_utc(clients.clock.now())
+    look, now_utc = OpenPages.at(run), naive_utc(clients.clock.now())
     page = page_task(jobs[run.job])
     stalled = [args for args, _ in look.stalled if look.turns.get(args, now_utc) <= now_utc]
     if stalled:

@@ -38,14 +38,14 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.jobs import Jobs
 from rollforward.continuations.pages.attempt import PageArgs, page_task
-from rollforward.continuations.pages.slots import count_forgotten
-from rollforward.continuations.pages.totals import is_forgotten
+from rollforward.continuations.pages.slots import count_missed
+from rollforward.continuations.pages.totals import is_missed
 from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.upload_entities import expired_chunks
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +74,12 @@ def sweep(clients: Clients, jobs: Jobs, *, stale_s: float = STALE_S) -> int:
         stale_s: How long a page has not got on, at least. A worker that starts may look for what
             the one before has left with a shorter time.
     """
-    running = _take_turns(running_runs, "running", lambda run: _wake(clients, jobs, run, stale_s))
-    untold = _take_turns(untold_runs, "untold", lambda run: _wake(clients, jobs, run, stale_s))
+    running = _resume_runs(running_runs, "running", lambda run: _wake(clients, jobs, run, stale_s))
+    untold = _resume_runs(untold_runs, "untold", lambda run: _wake(clients, jobs, run, stale_s))
     return running + untold
 
 
-def _take_turns(
+def _resume_runs(
     runs_after: Callable[..., Any], name: str, wake: Callable[[ContinuationRun], int]
 ) -> int:
     """Wake up to SWEPT_RUNS runs of a query, behind the last one that was looked at."""
@@ -90,7 +90,7 @@ def _take_turns(
         seen = {run.key for run in runs}
         from_start = runs_after().fetch(SWEPT_RUNS - len(runs))
         runs += [run for run in from_start if run.key not in seen]
-    results = run_each(
+    results = run_all(
         [(f"run {run.key.id()} could not be woken", partial(wake, run)) for run in runs],
         max_unavailable=MAX_FAILED_IN_A_ROW,
     )
@@ -112,9 +112,9 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
     now_utc = naive_utc(clients.clock.now())
     pages: list[PageArgs] = []
     names: list[tuple[str | int, ...]] = []
-    look = Look.at(run, max_pages=SWEPT_PAGES)
-    for args, progressed_at in look.stalled:
-        turn = look.turns.get(args, progressed_at)
+    open_pages = OpenPages.at(run, max_pages=SWEPT_PAGES)
+    for args, progressed_at in open_pages.stalled:
+        turn = open_pages.turns.get(args, progressed_at)
         if progressed_at <= now_utc < turn:
             continue  # Its task waits for that.
         # Ahead of us: from a clock that was wrong.
@@ -128,8 +128,8 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
             wake = (progressed_at.isoformat(), int(stale_s), min(step, 7), hour)
             names.append(("wake", *args.task_name, *wake))
     woken = sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
-    look.count_forgotten(clients)
-    look.save()
+    open_pages.count_missed(clients)
+    open_pages.save()
     return woken
 
 
@@ -139,7 +139,7 @@ def head(run: ContinuationRun, chain: int) -> PageArgs:
 
 
 @dataclass
-class Look:
+class OpenPages:
     """A look at the open work of a run, and when each page got on last."""
 
     run: ContinuationRun
@@ -152,20 +152,20 @@ class Look:
     forgotten: list[ContinuationPage] = field(default_factory=list)  # No slot has all of them.
 
     @classmethod
-    def at(cls, run: ContinuationRun, *, max_pages: int | None = None) -> Look:
+    def at(cls, run: ContinuationRun, *, max_pages: int | None = None) -> OpenPages:
         """Look at a run: at all open pages, or at `max_pages` of them, from its last position."""
-        look = cls(run, max_pages or 10**9, closed=dict(run.closed or {}))
+        open_pages = cls(run, max_pages or 10**9, closed=dict(run.closed or {}))
         if run.state == FINISHED:
             # Its first page's task finds that its job was not told, and tells it.
-            look.stalled = [(head(run, 0), run.ended)] if run.untold else []
-            return look
+            open_pages.stalled = [(head(run, 0), run.ended)] if run.untold else []
+            return open_pages
         chain, number = (run.swept_to if max_pages else None) or (0, None)
         for current in range(chain, len(run.spans)):
             if current not in run.chains_ended:
-                look._chain(current, number if current == chain else None)
-            if look.goes_on_at is not None:
+                open_pages._chain(current, number if current == chain else None)
+            if open_pages.goes_on_at is not None:
                 break
-        return look
+        return open_pages
 
     def _chain(self, chain: int, first_number: int | None) -> None:
         start = self.closed.get(str(chain), 0) if first_number is None else first_number
@@ -193,7 +193,7 @@ class Look:
         follower: ContinuationPage | None,
     ) -> None:
         run_id = self.run.key.id()
-        if self.run.has_slots and is_forgotten(page):
+        if self.run.has_slots and is_missed(page):
             self.forgotten.append(page)
         if self._has_work(page, previous):
             args = PageArgs(run_id, page.chain, page.number, page.after)
@@ -214,10 +214,10 @@ class Look:
             return page.number == 0 or (previous is not None and previous.closed)
         return page.next is None and page.chain not in self.run.chains_ended
 
-    def count_forgotten(self, clients: Clients) -> None:
+    def count_missed(self, clients: Clients) -> None:
         """Count some of the pages that no slot has; the next look begins with the others."""
         keys = [page.key for page in self.forgotten]
-        left = count_forgotten(clients, self.run.key.id(), keys[:MAX_COUNTED])
+        left = count_missed(clients, self.run.key.id(), keys[:MAX_COUNTED])
         uncounted = {*left, *keys[MAX_COUNTED:]}
         for page in self.forgotten:
             chain = str(page.chain)

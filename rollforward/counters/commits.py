@@ -29,7 +29,7 @@ from rollforward.datastore.increments import (
     insert_and_increment,
     supports_increments,
 )
-from rollforward.datastore.versions import commit_unchanged, read_versions
+from rollforward.datastore.versions import commit_if_current, read_versions
 from rollforward.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def write(clients: Clients, attempt: Attempt) -> None:
         grown = [Increment(key, "count", delta) for key, delta in attempt.deltas.items()]
         insert_and_increment(clients.datastore, attempt.receipts, grown)
     else:
-        _write_unchanged(clients, attempt)
+        _write_if_current(clients, attempt)
 
 
 def has_increments(clients: Clients) -> bool:
@@ -91,7 +91,7 @@ def has_increments(clients: Clients) -> bool:
     return memory["is_supported"]
 
 
-def _write_unchanged(clients: Clients, attempt: Attempt) -> None:
+def _write_if_current(clients: Clients, attempt: Attempt) -> None:
     shards = read_versions(clients.datastore, list(attempt.deltas))
     existing = [shard for shard in shards if shard is not None]
     if len(existing) < len(shards):
@@ -100,6 +100,6 @@ def _write_unchanged(clients: Clients, attempt: Attempt) -> None:
         shard.count += delta
     receipts = [(receipt, None) for receipt in attempt.receipts]
     try:
-        commit_unchanged(clients.datastore, puts=[*existing, *receipts])
+        commit_if_current(clients.datastore, puts=[*existing, *receipts])
     except rpc_errors.FailedPrecondition as changed:
         raise rpc_errors.Aborted("a race was lost") from changed  # type: ignore[no-untyped-call]

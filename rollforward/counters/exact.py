@@ -75,9 +75,9 @@ class ExactIncrements:
                 break
         if group.doubtful and group.is_in_doubt():
             with contextlib.suppress(rpc_errors.GoogleAPIError):
-                group.look_up()
-        group.give_up(error)
-        return group.all_answers()
+                group.lookup()
+        group.fail_all(error)
+        return group.all_results()
 
     def _try(self, group: _Group) -> Exception | None:
         """Make one commit; requests that it leaves open must be retried."""
@@ -193,7 +193,7 @@ class _Group(RequestGroup[IncrementRequest, Counted]):
             if not isinstance(self.answers.get(i), Counted):
                 self.answers[i] = Counted(conflicts=self.conflicts)
 
-    def look_up(self) -> None:
+    def lookup(self) -> None:
         """Answer the requests that receipts prove; one proves all of its attempt."""
         keys = [key for key, i in self.firsts.items() if not self._is_counted(i)]
         for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
@@ -207,21 +207,21 @@ class _Group(RequestGroup[IncrementRequest, Counted]):
         """Find the receipts that blocked a commit. They may be its own, after a lost reply."""
         self.doubtful.append(attempt)
         with contextlib.suppress(rpc_errors.GoogleAPIError):
-            self.look_up()
+            self.lookup()
 
     def find_out(self, attempt: Attempt, error: Exception) -> None:
         """Find out whether a commit without a reply took effect."""
         if attempt.receipts:
             self.doubt(attempt)
         unguarded = [i for i in attempt.members if self.requests[i].idempotency_key is None]
-        self._refuse([i for i in unguarded if i not in self.answers], error)
+        self._reject([i for i in unguarded if i not in self.answers], error)
 
     def is_in_doubt(self) -> bool:
         """Return whether a request with an idempotency key has no certain answer."""
         return any(not self._is_counted(i) for i in self.firsts.values())
 
-    def give_up(self, error: Exception | None) -> None:
-        self._refuse(self.open(), error)
+    def fail_all(self, error: Exception | None) -> None:
+        self._reject(self.open(), error)
 
     def duplicate_of(self, i: int, receipt: CounterReceipt) -> Counted | Exception:
         return self._duplicate(i, receipt.digest)
@@ -233,7 +233,7 @@ class _Group(RequestGroup[IncrementRequest, Counted]):
         request = self.requests[i]
         return Counted(is_duplicate=True) if request.digest == digest else request.different()
 
-    def _refuse(self, members: Sequence[int], error: Exception | None) -> None:
+    def _reject(self, members: Sequence[int], error: Exception | None) -> None:
         for i in members:
             self.answers[i] = unknown_outcome(error)
 

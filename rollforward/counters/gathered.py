@@ -88,7 +88,7 @@ class GatheredIncrements:
                 clients, key, Delta(delta), idempotency_key=request.idempotency_key
             )
             return Counted(accepted.is_duplicate)
-        return self._add_each(clients, request)
+        return self._add_all(clients, request)
 
     def add_in_transaction(self, clients: Clients, request: IncrementRequest) -> None:
         """Accept a request in a transaction; see `ForkJoin.insert_in_transaction`."""
@@ -105,7 +105,7 @@ class GatheredIncrements:
         stored = ndb.get_multi([row.key for row in rows]) if is_in_doubt else [None] * len(rows)
         ndb.put_multi([row for row, old in zip(rows, stored, strict=True) if old is None])
 
-    def _add_each(self, clients: Clients, request: IncrementRequest) -> Counted:
+    def _add_all(self, clients: Clients, request: IncrementRequest) -> Counted:
         self.fork_join.join_task.check_registered(clients)
         if request.idempotency_key is not None:
             self._claim(clients, request)

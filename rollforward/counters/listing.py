@@ -6,7 +6,7 @@ from rollforward.counters.counter import Counter
 from rollforward.counters.entities import due_configs
 from rollforward.runtime import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.tasks.runs import RunDetails, standing_run
+from rollforward.tasks.runs import RunDetails, named_run
 
 PATTERN = "counters"
 MAX_COUNTED = 1_000
@@ -21,4 +21,4 @@ def counter_details(clients: Clients, counter: Counter) -> RunDetails:
         numbers["min_shards"], numbers["max_shards"] = counter.shard_bounds
     else:
         numbers["gathered_by"] = f"fork-join queue {counter.fork_join.settings.name}"
-    return RunDetails(standing_run(PATTERN, counter.name), numbers=numbers)
+    return RunDetails(named_run(PATTERN, counter.name), numbers=numbers)

@@ -11,7 +11,7 @@ from rollforward.counters.commits import has_increments
 from rollforward.counters.counter import Counter
 from rollforward.counters.entities import CounterReceipt
 from rollforward.runtime import Clients
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.tasks import Task
 from rollforward.tasks.expiry import Expiry
 from rollforward.tasks.pattern import Pattern
@@ -43,7 +43,7 @@ class Counters(Pattern[Counter]):
         """
         if any(part.tasks for part in parts):
             has_increments(clients)
-        results = run_each(
+        results = run_all(
             (f"the sweep of counter {part.name} failed", partial(part.sweep, clients))
             for part in parts
         )
@@ -53,7 +53,7 @@ class Counters(Pattern[Counter]):
     def delete_expired(self, clients: Clients) -> int:
         return EXPIRY.sweep(clients)
 
-    def standing(self, parts: Sequence[Counter]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[Counter]) -> Iterable[str]:
         return [counter.name for counter in parts]
 
     def run(self, clients: Clients, parts: Sequence[Counter], run_id: str) -> RunDetails:

@@ -10,7 +10,7 @@ from google.cloud import ndb
 from rollforward.counters.entities import config_key, total_key
 from rollforward.counters.totals import MAX_LOOKUPS, ShardReader
 from rollforward.datastore.batched import batched
-from rollforward.datastore.versions import look_up_versions
+from rollforward.datastore.versions import lookup_versions
 
 # Two keys each, and a lookup takes 1,000.
 MAX_COUNTERS = 500
@@ -45,7 +45,7 @@ def _read_both(
         for key in keys
         for place in (total_key(declaration, key), config_key(declaration, key))
     ]
-    answers, is_one_moment = look_up_versions(datastore, asked)
+    answers, is_one_moment = lookup_versions(datastore, asked)
     places = dict(zip(keys, zip(answers[::2], answers[1::2], strict=True), strict=True))
     totals = {key: int(total[0].count) for key, (total, _) in places.items() if total is not None}
     sharded = [key for key, (total, config) in places.items() if config and not total]

@@ -88,7 +88,7 @@ class ShardMaps:
         """Return shard maps; read unknown ones, and make the rows of new counters."""
         at = naive_utc(clients.clock.now())
         with self._lock:
-            shard_maps = {key: self._known[key] for key in keys if self._is_fresh(key, at)}
+            shard_maps = {key: self._known[key] for key in keys if self._is_current(key, at)}
         unknown = [key for key in keys if key not in shard_maps]
         if unknown:
             configs = self._configs(unknown)
@@ -110,7 +110,7 @@ class ShardMaps:
             read = self._read.get(key, self.settings.min_shards)
         return max(read, shard_map.shards) if shard_map else read
 
-    def remember_read(self, key: str, shards: int) -> None:
+    def note_read(self, key: str, shards: int) -> None:
         """Remember how many shards a total has read."""
         with self._lock:
             self._read[key] = max(1, shards)
@@ -166,7 +166,7 @@ class ShardMaps:
             for key in keys:
                 self._known.pop(key, None)
 
-    def _is_fresh(self, key: str, at: datetime) -> bool:
+    def _is_current(self, key: str, at: datetime) -> bool:
         shard_map = self._known.get(key)
         return shard_map is not None and abs(at - shard_map.read_at) < REMEMBERED_FOR
 

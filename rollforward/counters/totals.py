@@ -27,7 +27,7 @@ from google.cloud import ndb
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
 from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.lookup import MAX_KEYS
-from rollforward.datastore.versions import look_up_versions
+from rollforward.datastore.versions import lookup_versions
 from rollforward.runtime import Clients
 from rollforward.runtime.type_adapters import adapter_of
 
@@ -78,13 +78,13 @@ class ShardReader:
         shards: dict[str, Shards] = {}
         for _ in range(MAX_LOOKUPS):
             for group in _groups(expected):
-                shards.update(self._look_up(group, expected))
+                shards.update(self._lookup(group, expected))
             if not expected:
                 return shards
         message = f"the shards of {next(iter(expected))!r:.80} change too fast to be read"
         raise rpc_errors.ServiceUnavailable(message)  # type: ignore[no-untyped-call]
 
-    def _look_up(self, group: Sequence[str], expected: dict[str, int]) -> dict[str, Shards]:
+    def _lookup(self, group: Sequence[str], expected: dict[str, int]) -> dict[str, Shards]:
         """Read counters at once; leave out those with another number of shards than expected."""
         counters, is_one_moment = self._read_once(group, expected)
         for key, shards in list(counters.items()):
@@ -94,7 +94,7 @@ class ShardReader:
         if not is_one_moment:
             counters = self._read_between(counters)
         for key, shards in counters.items():
-            self._shard_maps.remember_read(key, len(shards.counts))
+            self._shard_maps.note_read(key, len(shards.counts))
             del expected[key]
         return counters
 
@@ -106,7 +106,7 @@ class ShardReader:
         for key in group:
             asked.append(config_key(self._name, key))
             asked += [shard_key(self._name, key, number) for number in range(numbers[key])]
-        answers, is_one_moment = look_up_versions(self._datastore, asked)
+        answers, is_one_moment = lookup_versions(self._datastore, asked)
         rows: Iterator[Any] = (answer[0] if answer else None for answer in answers)
         counters: dict[str, Shards] = {}
         for key in group:

@@ -20,7 +20,7 @@ from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.commit import Commit
-from rollforward.datastore.lookup import look_up
+from rollforward.datastore.lookup import lookup
 from rollforward.datastore.queries import run_queries, run_query
 from rollforward.datastore.stub import key_of
 from rollforward.datastore.transactions import NoTransactionError
@@ -64,7 +64,7 @@ def read(client: ndb.Client, names: Sequence[Name], at: Any = None) -> tuple[lis
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    answer = look_up(client, [key_of(client, *name) for name in dict.fromkeys(names)], at=at)
+    answer = lookup(client, [key_of(client, *name) for name in dict.fromkeys(names)], at=at)
     rows = {_name_of(result): _row_of(result) for result in answer.results}
     return [rows.get(name) for name in names], answer.moment
 
@@ -76,7 +76,7 @@ def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
         rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    answer = look_up(client, [key_of(client, *name)], transaction=_transaction())
+    answer = lookup(client, [key_of(client, *name)], transaction=_transaction())
     return _row_of(answer.results[0]) if answer.results else None
 
 

@@ -12,8 +12,8 @@ ADVICE = "open Datastore's context first: `with clients.context(): ...`"
 
 def explain_missing_context() -> None:
     """Add the advice to ndb's error, in this process; call it once."""
-    ContextError.__str__ = _advice
+    ContextError.__str__ = _hint
 
 
-def _advice(error: BaseException) -> str:
+def _hint(error: BaseException) -> str:
     return f"no context is open in this thread: {ADVICE}"

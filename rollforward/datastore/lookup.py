@@ -27,7 +27,7 @@ class Lookup(NamedTuple):
     is_one_moment: bool
 
 
-def look_up(
+def lookup(
     client: ndb.Client, keys: Sequence[Any], *, at: Any = None, transaction: bytes | None = None
 ) -> Lookup:
     """Look up distinct keys, all of them, in any order.

@@ -98,7 +98,7 @@ class TransactionHook(Protocol):
         """The last attempt is committed."""
         ...
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         """There is no further attempt. The last one, or one before, may be committed anyway."""
         ...
 
@@ -158,8 +158,8 @@ class Transaction:
     def on_commit(self) -> None:
         self._call(lambda hook: hook.on_commit())
 
-    def on_give_up(self) -> None:
-        self._call(lambda hook: hook.on_give_up())
+    def on_outcome_unknown(self) -> None:
+        self._call(lambda hook: hook.on_outcome_unknown())
 
     def _call(self, end: Callable[[TransactionHook], None]) -> None:
         """Call every hook; log the errors, so that neither the commit nor other hooks fail."""
@@ -294,7 +294,7 @@ def run_attempts(
             except BaseException as error:
                 cause = first_cause(error, handled)
                 if cause is None:
-                    transaction.on_give_up()
+                    transaction.on_outcome_unknown()
                     raise
             else:
                 transaction.on_commit()
@@ -306,7 +306,7 @@ def run_attempts(
                 transaction.on_retry(cause)
                 pause(failures)
             if is_last or is_too_late(began_s, elapsed_s):  # The process may have stood still.
-                transaction.on_give_up()
+                transaction.on_outcome_unknown()
                 # Not from the attempt's error: the cause stands in its chain, which would close on
                 # itself. And not Aborted, when the outcome of an attempt before is unknown.
                 raise transaction.doubt or cause from None

@@ -30,18 +30,18 @@ def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> list[int]:
 
     Raises: as `Commit.apply`.
     """
-    return commit_unchanged(client, puts=[(entity, None) for entity in entities])
+    return commit_if_current(client, puts=[(entity, None) for entity in entities])
 
 
-def put_unchanged(client: ndb.Client, entity: ndb.Model, version: int) -> int:
+def put_if_current(client: ndb.Client, entity: ndb.Model, version: int) -> int:
     """Write an entity that still has a version; return its new one.
 
     Raises: as `Commit.apply`.
     """
-    return commit_unchanged(client, puts=[(entity, version)])[0]
+    return commit_if_current(client, puts=[(entity, version)])[0]
 
 
-def commit_unchanged(
+def commit_if_current(
     client: ndb.Client,
     *,
     puts: Sequence[tuple[ndb.Model, int | None]] = (),
@@ -78,10 +78,10 @@ def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Mod
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    return look_up_versions(client, keys)[0]
+    return lookup_versions(client, keys)[0]
 
 
-def look_up_versions(
+def lookup_versions(
     client: ndb.Client, keys: Sequence[Any]
 ) -> tuple[list[tuple[ndb.Model, int] | None], bool]:
     """Return what `read_versions` does, and whether all of it is of one moment.
@@ -91,7 +91,7 @@ def look_up_versions(
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    answer = lookup.look_up(client, [protobuf_of_key(key) for key in dict.fromkeys(keys)])
+    answer = lookup.lookup(client, [protobuf_of_key(key) for key in dict.fromkeys(keys)])
     versions: dict[Any, tuple[ndb.Model, int]] = {}
     for result in answer.results:
         entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))

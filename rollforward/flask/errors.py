@@ -54,7 +54,7 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
             response.allow.update(error.valid_methods or ())
         return response
 
-    def garbled(error: Exception) -> ResponseReturnValue:
+    def handle_bad_request(error: Exception) -> ResponseReturnValue:
         log.info("a body that is no HTTP: %.200r", str(error))
         return shown(400, "The body of this request is not as HTTP wants it.")
 
@@ -73,7 +73,7 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
 
     app.register_error_handler(HTTPException, http_error)
     for kind in (ParseException, NoMoreData):  # Chunks are taken apart when the body is read.
-        app.register_error_handler(kind, garbled)
+        app.register_error_handler(kind, handle_bad_request)
     for kind in (OutcomeUnknownError, Unavailable, *TRANSIENT):
         app.register_error_handler(kind, conflict if kind is rpc_errors.Aborted else unavailable)
     app.register_error_handler(Exception, unknown)

@@ -50,7 +50,7 @@ from rollforward.flask.context import Wiring, clients, settings
 from rollforward.flask.guards.auth import is_proved
 from rollforward.flask.guards.callers import caller
 from rollforward.flask.guards.fields import limits
-from rollforward.flask.shares import OpenStreams, StreamPlace, TurnPace
+from rollforward.flask.shares import FairRate, OpenStreams, StreamSlot
 from rollforward.runtime import Clients
 from rollforward.runtime.topics import ID_CHARS, version
 
@@ -91,8 +91,8 @@ class Live:
     """An app's open streams, the turns of its pages, and its topics by path."""
 
     streams: OpenStreams
-    asking: TurnPace = field(default_factory=lambda: TurnPace(ASKED_PER_S, SLOW_MS / 1000))
-    telling: TurnPace = field(default_factory=lambda: TurnPace(TOLD_PER_S, SLOW_MS / 1000))
+    asking: FairRate = field(default_factory=lambda: FairRate(ASKED_PER_S, SLOW_MS / 1000))
+    telling: FairRate = field(default_factory=lambda: FairRate(TOLD_PER_S, SLOW_MS / 1000))
     watched: list[Watched] = field(default_factory=list)
     # Monotonic: if it were put back, turns and ends of streams would be an hour away.
     elapsed_s: Callable[[], float] = time.monotonic
@@ -107,7 +107,7 @@ def register(app: Flask) -> None:
 
     @app.after_request
     def publish(response: Response) -> Response:
-        if request.method == "POST" and _may_have_changed_something(response):
+        if request.method == "POST" and _can_have_changed(response):
             for topic in sorted(_changed_topics(app.extensions["live"])):
                 clients().publish(topic)
         return response
@@ -124,7 +124,7 @@ def _changed_topics(live: Live) -> set[str]:
     return {topic for topic in topics if topic is not None}
 
 
-def _may_have_changed_something(response: Response) -> bool:
+def _can_have_changed(response: Response) -> bool:
     """Return whether a request was taken; a delivery that failed may have committed before."""
     return response.status_code < 400 or is_proved()
 
@@ -197,7 +197,7 @@ def events(tokens: str) -> ResponseReturnValue:
 
 
 def _stream(
-    clients: Clients, live: Live, place: StreamPlace, pages: Sequence[Topics | None], seen: str
+    clients: Clients, live: Live, place: StreamSlot, pages: Sequence[Topics | None], seen: str
 ) -> Iterator[bytes]:
     began = beat = live.elapsed_s()
     turn_at: float | None = None  # To tell of a change.

@@ -92,11 +92,11 @@ class TokenVerifier:
             raise BadTokenError(str(error).partition(":")[0][:100]) from error
 
     def _certs_for(self, key_id: str) -> Mapping[str, str]:
-        certs = self._fresh_certs()
+        certs = self._current_certs()
         if key_id in certs:  # Before the lock, which a fetch for a stranger's key holds meanwhile.
             return certs
         with self._lock:
-            certs, now_s = self._fresh_certs(), time.monotonic()
+            certs, now_s = self._current_certs(), time.monotonic()
             if key_id in certs:
                 return certs
             pause_s = MIN_BETWEEN_FETCHES_S if certs else MIN_AFTER_FAILURE_S
@@ -106,7 +106,7 @@ class TokenVerifier:
                 raise CertsUnavailableError("they could not be fetched a moment ago")
             return self._certs
 
-    def _fresh_certs(self) -> Mapping[str, str]:
+    def _current_certs(self) -> Mapping[str, str]:
         is_fresh = time.monotonic() - self._fetched_at <= CERTS_TTL_S
         return self._certs if is_fresh else {}
 

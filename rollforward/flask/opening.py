@@ -49,7 +49,7 @@ class Opening:
         self._lock = threading.Lock()
         self._wiring: Wiring | None = None
         self._wsgi_app = app.wsgi_app
-        app.wsgi_app = self._open_and_answer  # type: ignore[method-assign]
+        app.wsgi_app = self._open_and_respond  # type: ignore[method-assign]
         app.extensions[KEY] = self
 
     def open(self) -> Wiring:
@@ -74,7 +74,7 @@ class Opening:
                 self._wiring = Wiring(settings, clients, self.registry, self._wiring.api_prefix)
                 self._app.extensions["wiring"] = self._wiring
 
-    def _open_and_answer(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+    def _open_and_respond(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         wiring = self.open()
         return in_context(wiring.clients, self._wsgi_app)(environ, start_response)
 

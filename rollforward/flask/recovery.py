@@ -49,13 +49,13 @@ def recover(clients: Clients, registry: Registry) -> int:
     for look_s in LOOKS_S:
         due_s = started_s + look_s
         clients.clock.sleep(max(0.0, due_s - clients.clock.now().timestamp()))
-        if _is_my_turn(clients, due_s):
+        if _should_check(clients, due_s):
             registry.sweep_all(clients, stale_s=STALE_S)
             looks += 1
     return looks
 
 
-def _is_my_turn(clients: Clients, due_s: float) -> bool:
+def _should_check(clients: Clients, due_s: float) -> bool:
     """Wait for a turn to look; False: a look has begun since this one was due."""
     waited_s = 0.0
     while waited_s < MAX_WAIT_S:

@@ -15,7 +15,7 @@ MAX_ENDING = 2
 
 
 @dataclass(eq=False)
-class StreamPlace:
+class StreamSlot:
     """One of the streams that a process has open."""
 
     caller: str
@@ -32,19 +32,19 @@ class OpenStreams:
 
     limit: int
     is_closing: bool = False
-    _places: list[StreamPlace] = field(default_factory=list)
+    _places: list[StreamSlot] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def enter(self, caller: str) -> StreamPlace | None:
+    def enter(self, caller: str) -> StreamSlot | None:
         """Take a place; None: there is none for this caller."""
         with self._lock:
-            if self.is_closing or not self._makes_room(caller):
+            if self.is_closing or not self._evict_for(caller):
                 return None
-            place = StreamPlace(caller)
+            place = StreamSlot(caller)
             self._places.append(place)
             return place
 
-    def _makes_room(self, caller: str) -> bool:
+    def _evict_for(self, caller: str) -> bool:
         staying = [place for place in self._places if not place.is_ending]
         if len(staying) < self.limit:
             return True
@@ -57,7 +57,7 @@ class OpenStreams:
         next(place for place in staying if place.caller == largest).is_ending = True
         return True
 
-    def leave(self, place: StreamPlace) -> None:
+    def leave(self, place: StreamSlot) -> None:
         with self._lock:
             self._places.remove(place)
 
@@ -67,7 +67,7 @@ class OpenStreams:
 
 
 @dataclass
-class _TurnRound:
+class _Round:
     """A turn for each caller that wants one, one after the other."""
 
     starts_s: float
@@ -75,7 +75,7 @@ class _TurnRound:
 
 
 @dataclass
-class TurnPace:
+class FairRate:
     """Turns at a rate, in rounds: a caller has at most one turn in each (round robin).
 
     So turns come evenly, however many were asked for at once. A caller that asks for many is in
@@ -84,7 +84,7 @@ class TurnPace:
 
     per_s: float
     max_wait_s: float
-    _rounds: list[_TurnRound] = field(default_factory=list)
+    _rounds: list[_Round] = field(default_factory=list)
     _passed: int = 0  # Rounds that are over.
     _last: dict[str, int] = field(default_factory=dict)  # The last round that a caller is in.
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -97,7 +97,7 @@ class TurnPace:
         """
         with self._lock:
             self._pass(now_s)
-            at_s, number = self._turn(now_s + min_s, self._last.get(caller, -1) + 1)
+            at_s, number = self._free_slot(now_s + min_s, self._last.get(caller, -1) + 1)
             if at_s - now_s > self.max_wait_s:
                 return self.max_wait_s  # Too far ahead to hold a turn.
             self._rounds[number - self._passed].turns += 1
@@ -117,7 +117,7 @@ class TurnPace:
                 caller: number for caller, number in self._last.items() if number >= self._passed
             }
 
-    def _turn(self, from_s: float, min_round: int) -> tuple[float, int]:
+    def _free_slot(self, from_s: float, min_round: int) -> tuple[float, int]:
         """Return the earliest free turn from a time and a round on, and its round."""
         ends_s = -math.inf
         for number, round_ in enumerate(self._rounds, self._passed):
@@ -125,5 +125,5 @@ class TurnPace:
             ends_s = round_.starts_s + round_.turns / self.per_s
             if number >= min_round and ends_s >= from_s:
                 return ends_s, number
-        self._rounds.append(_TurnRound(max(from_s, ends_s)))
+        self._rounds.append(_Round(max(from_s, ends_s)))
         return self._rounds[-1].starts_s, self._passed + len(self._rounds) - 1

@@ -37,7 +37,7 @@ _DELIVERY = {
 def in_span(wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
     """Answer each request in a span, if an SDK is configured."""
 
-    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def respond(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if not is_on():
             response: Iterable[bytes] = wsgi_app(environ, start_response)
             return response
@@ -56,7 +56,7 @@ def in_span(wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
             answered: Iterable[bytes] = wsgi_app(environ, started)
             return answered
 
-    return answer
+    return respond
 
 
 def register(app: Flask) -> None:

@@ -168,8 +168,8 @@ def signal(
             )
         fields, rows = values.stored(key.id(), f"event-{own}", text)
         events.add(row, event, unique, clients.clock.now().timestamp(), dict(fields))
-        row.event_ids = events.newest_ids({**row.event_ids, unique: transaction.id})
-        if events.is_awaited(row, event) and row.state == RUNNING:
+        row.event_ids = events.last_ids({**row.event_ids, unique: transaction.id})
+        if events.is_expected(row, event) and row.state == RUNNING:
             row.due = due_at(clients)
             wake_after_commit(clients, flow.task, row)
         for stored in rows:
@@ -199,7 +199,7 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str, *, request_id: str =
         row.generation += row.state == FAILED  # It runs again.
         _reopen(row)
         row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
-        row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
+        row.retries = events.last_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
         row.due = due_at(clients)
         pending.put(row)
         wake_after_commit(clients, flow.task, row)
@@ -256,7 +256,7 @@ def retry(
         row.passes_new = new_calls and row.verdict is not None
         row.generation += 1
         row.ended = row.expires = row.result = row.failure = None
-        row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
+        row.retries = events.last_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
         row.due = due_at(clients)
         pending.put(row)
         wake_after_commit(clients, flow.task, row)
@@ -287,7 +287,7 @@ def _drop_from(row: FlowRun, from_step: str) -> None:
     reruns = dict(row.reruns)
     for name in reversed(dropped):
         if records[name].event_id:
-            events.give_back(row, records[name])
+            events.restore(row, records[name])
         if records[name].has_ended:
             reruns[name] = reruns.get(name, 0) + 1
     row.steps = {name: body for name, body in row.steps.items() if name not in dropped}

@@ -55,7 +55,7 @@ class LeasedError(Retry):
     """Another delivery works on the flow, and has shown that it is alive."""
 
 
-class EarlyError(Retry):
+class NotDueError(Retry):
     """The flow waits for a time that has come by the queue's clock, and by this machine's not."""
 
 

@@ -15,7 +15,7 @@ from rollforward.flows.rows.entities import (
     failed_flows,
     failed_flows_created_at,
     flows_created_at,
-    newest_flows,
+    latest_flows,
     run_key,
 )
 from rollforward.runtime.clients import Clients
@@ -27,7 +27,7 @@ from rollforward.tasks.runs import (
     RunRefusedError,
     RunVerb,
     UnknownRunError,
-    newest,
+    latest_rows,
     readable,
 )
 
@@ -42,16 +42,16 @@ def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
 
     Failed ones have an index of their own: none is behind many that have not failed.
     """
-    scan, before, at = query, _newest, flows_created_at
+    scan, before, at = query, _latest, flows_created_at
     if query.state == "failed":
         scan, before, at = replace(query, state=""), _failed, failed_flows_created_at
-    shown, next_before = newest(
-        scan, before, at, lambda row: row.created, partial(_is_asked_for, query)
+    shown, next_before = latest_rows(
+        scan, before, at, lambda row: row.created, partial(_matches, query)
     )
-    return RunList([_listed(names, row) for row in shown], next_before)
+    return RunList([_to_run(names, row) for row in shown], next_before)
 
 
-def _listed(names: Sequence[str], row: FlowRun) -> Run:
+def _to_run(names: Sequence[str], row: FlowRun) -> Run:
     created = row.created.replace(tzinfo=datetime.UTC)
     read = partial(inspection.run_of, names, row)
     return readable(inspection.PATTERN, row.key.id(), inspection.name_of(row), created, read)
@@ -139,15 +139,15 @@ def _row(run_id: str) -> FlowRun:
     return row
 
 
-def _newest(created_before: datetime.datetime | None) -> Any:
-    return newest_flows(created_before=created_before)
+def _latest(created_before: datetime.datetime | None) -> Any:
+    return latest_flows(created_before=created_before)
 
 
 def _failed(created_before: datetime.datetime | None) -> Any:
     return failed_flows(created_before=created_before)
 
 
-def _is_asked_for(query: RunQuery, row: FlowRun) -> bool:
+def _matches(query: RunQuery, row: FlowRun) -> bool:
     return query.state in ("", inspection.state_of(row)) and query.name in (
         "",
         inspection.name_of(row),

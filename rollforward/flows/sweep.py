@@ -18,7 +18,7 @@ from rollforward.flows.rows.entities import FlowRun, due_by, values_of
 from rollforward.flows.wakes import GRACE, FlowArgs, args_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.expiry import Expiry
 
@@ -43,7 +43,7 @@ def wake_due(clients: Clients, tasks: Mapping[str, Task[FlowArgs]]) -> int:
         ("flows could not be woken", partial(_wake, clients, tasks, part, now_utc))
         for part in parts
     )
-    results = run_each(actions)
+    results = run_all(actions)
     results.raise_first()
     return sum(results.returned)
 
@@ -56,10 +56,10 @@ def _wake(
 ) -> int:
     """Wake flows that are due; those that this app does not declare are due later, too."""
     try:
-        due = transact(lambda: _postpone(keys, now_utc))
+        due = transact(lambda: _reschedule(keys, now_utc))
     except rpc_errors.Aborted:
         return 0  # Deliveries are at work. The next sweep comes soon.
-    results = run_each(
+    results = run_all(
         (f"flows {name} could not be woken", partial(_enqueue, clients, task, name, due))
         for name, task in tasks.items()
     )
@@ -74,7 +74,7 @@ def _enqueue(clients: Clients, task: Task[FlowArgs], name: str, due: Sequence[Fl
     return len(own)
 
 
-def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[FlowArgs]:
+def _reschedule(keys: Sequence[Any], now_utc: datetime.datetime) -> list[FlowArgs]:
     """Let flows be due later, in a transaction; return the arguments of the due ones' tasks."""
     rows = [row for row in ndb.get_multi(keys) if row is not None]
     due = [row for row in rows if row.due is not None and row.due <= now_utc]

@@ -19,7 +19,7 @@ import datetime
 from typing import Any
 
 from rollforward.datastore.transactions import transact
-from rollforward.flows.errors import EarlyError
+from rollforward.flows.errors import NotDueError
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun
 from rollforward.flows.wakes import GRACE, FlowArgs, args_of
 from rollforward.lanes.declaration import LaneKey, key_with_id
@@ -57,14 +57,14 @@ def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
 
     Raises:
         OtherVersionError: this version of the app does not declare the lane.
-        EarlyError: it is woken for a time that comes within a minute.
+        NotDueError: it is woken for a time that comes within a minute.
     """
     lane = key_with_id(clients, seen.lane)
     if lane is None:
         raise OtherVersionError(f"{seen.key.id()}: no lane is declared for {seen.lane}")
-    if _came_for_nothing(clients, seen, lane):
+    if _is_unneeded(clients, seen, lane):
         return
-    _check_early(clients, seen)
+    _check_due(clients, seen)
 
     def body() -> None:
         row: Any = seen.key.get()
@@ -77,7 +77,7 @@ def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
     transact(body)
 
 
-def _came_for_nothing(clients: Clients, row: FlowRun, lane: LaneKey) -> bool:
+def _is_unneeded(clients: Clients, row: FlowRun, lane: LaneKey) -> bool:
     """Return whether a flow waits for its turn already, or for something that has not come."""
     if row.turn is not None:
         first = waiting(lane.id).get(keys_only=True)
@@ -88,7 +88,7 @@ def _came_for_nothing(clients: Clients, row: FlowRun, lane: LaneKey) -> bool:
     return row.due is None or row.due - naive_utc(clients.clock.now()) > GRACE + EARLY
 
 
-def _check_early(clients: Clients, row: FlowRun) -> None:
+def _check_due(clients: Clients, row: FlowRun) -> None:
     """Check that a time has come for which a flow was woken.
 
     If this clock is behind, its turn would end by another wake, which comes at once.
@@ -96,4 +96,4 @@ def _check_early(clients: Clients, row: FlowRun) -> None:
     if row.turn is None and not row.sweeps and row.due is not None:
         early_s = (row.due - GRACE - naive_utc(clients.clock.now())).total_seconds()
         if early_s > 0:
-            raise EarlyError(f"{row.key.id()} waits", after_s=early_s)
+            raise NotDueError(f"{row.key.id()} waits", after_s=early_s)

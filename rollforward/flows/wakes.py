@@ -93,7 +93,7 @@ class _Wakes:
         messages = [task.message(args) for task, args in self.tasks.values()]
         create_later(self.clients, messages)
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         """Wake flows that may be committed anyway."""
         if current := list(self.tasks):
             log.info("%d flows may have been changed", len(current))

@@ -191,12 +191,12 @@ def _parked(queue: str) -> str:
     return f"parked:{queue}"  # No queue has a colon in its name.
 
 
-def packs_tagged(tag: str) -> Any:
+def packs_with_tag(tag: str) -> Any:
     """Return the query for the packs of a tag, by key."""
     return WorkPack.query(WorkPack.tag == tag).order(WorkPack._key)
 
 
-def packs_tagged_under(prefix: str) -> Any:
+def packs_with_tag_prefix(prefix: str) -> Any:
     """Return the query for the packs of all tags that begin with a prefix."""
     tag = WorkPack.tag
     return WorkPack.query(tag >= prefix, tag < prefix + "\U0010ffff").order(tag)

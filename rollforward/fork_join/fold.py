@@ -26,7 +26,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import TRANSIENT, transact
-from rollforward.datastore.versions import commit_unchanged, read_versions
+from rollforward.datastore.versions import commit_if_current, read_versions
 from rollforward.fork_join.entities import (
     EpochId,
     PackId,
@@ -104,7 +104,7 @@ class FoldResult:
     failed_items: list[tuple[PackId, Exception]] = field(default_factory=list)
 
     @property
-    def nothing_succeeded(self) -> bool:
+    def all_failed(self) -> bool:
         """Return whether many items have failed and none has succeeded."""
         return not self.items and len(self.failed_items) >= MAX_FAILED_ITEMS
 
@@ -122,7 +122,7 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
     clients.random.shuffle(packs)  # A failing item must not come before the rest each time.
     folded = FoldResult()
     for part in _parts(packs, folding.max_batch_size, folding.max_packs):
-        if not folded.nothing_succeeded:
+        if not folded.all_failed:
             _fold(clients, folding, part, folded)
     errors = [
         error
@@ -131,7 +131,7 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
     ]
     if errors:
         raise errors[0]
-    if folded.nothing_succeeded:  # All failed items are parked, but the joiner stopped there.
+    if folded.all_failed:  # All failed items are parked, but the joiner stopped there.
         raise Retry(f"{len(folded.failed_items)} items failed, and the others were not tried")
     if folded.unread:
         waited_s = (naive_utc(clients.clock.now()) - EpochId.parse(epoch).opened).total_seconds()
@@ -162,7 +162,7 @@ def _fold(
     clients: Clients, folding: Folding[Any], part: Sequence[PackId], folded: FoldResult
 ) -> None:
     folding.show_progress()
-    if (committed := _fold_guarded(clients, folding, part)) is not None:
+    if (committed := _fold_if_current(clients, folding, part)) is not None:
         folded.items += committed
         return
     try:
@@ -177,7 +177,7 @@ def _fold(
         singles = transact(lambda: _split(part[0])) if len(part) == 1 else part
         middle = len(singles) // 2
         for half in (singles[:middle], singles[middle:]):
-            if half and not folded.nothing_succeeded:
+            if half and not folded.all_failed:
                 _fold(clients, folding, half, folded)
         return
     folded.items += done.items
@@ -186,7 +186,7 @@ def _fold(
         _fold(clients, folding, done.later, folded)
 
 
-def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> int | None:
+def _fold_if_current(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> int | None:
     """Fold packs by one guarded commit, if the queue has one and nothing has changed since.
 
     Returns:
@@ -209,7 +209,7 @@ def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId
         if puts is None:
             return None
         deletes = [(pack.key, version) for pack, version in packs]
-        commit_unchanged(clients.datastore, puts=puts, deletes=deletes)
+        commit_if_current(clients.datastore, puts=puts, deletes=deletes)
     except Exception as error:  # If an item is at fault, the join raises the error again.
         log.info("%s: a fold needs a transaction: %s", folding.name, error)
         return None
@@ -233,7 +233,7 @@ class _Folded:
 def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> _Folded:
     """Fold the packs that still exist, in a transaction, as many as it has room for."""
     stored = ndb.get_multi([pack_key(p.text) for p in part])
-    room = _room_for(stored)
+    room = _capacity_for(stored)
     packs = [pack for pack in stored[:room] if pack is not None]
     epoch = part[0].epoch
     opened = EpochId.parse(epoch).opened
@@ -260,7 +260,7 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
     return _Folded(count, len(packs) - sum(map(len, by_key.values())), part[room:])
 
 
-def _room_for(packs: Sequence[WorkPack | None]) -> int:
+def _capacity_for(packs: Sequence[WorkPack | None]) -> int:
     """Return how many of some packs one transaction has room for, at least one."""
     writes = 0
     for position, pack in enumerate(packs):

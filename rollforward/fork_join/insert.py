@@ -159,7 +159,7 @@ class _Group(RequestGroup[Insertion, Accepted]):
         ]
         return _Attempt(packs, entered, accepted, receipts)
 
-    def succeed(self, attempt: _Attempt) -> None:
+    def accept(self, attempt: _Attempt) -> None:
         """Accept the insertions of a committed attempt."""
         self.answers.update(attempt.accepted)
 
@@ -169,16 +169,16 @@ class _Group(RequestGroup[Insertion, Accepted]):
             return
         if isinstance(error, rpc_errors.AlreadyExists) and attempt.receipts:
             self.guarded_in_doubt.append(attempt)
-            self.look_up()
+            self.lookup()
         elif self._is_committed(attempt):
-            self.succeed(attempt)
+            self.accept(attempt)
         elif attempt.receipts:
             self.guarded_in_doubt.append(attempt)
         else:
             self.unguarded_in_doubt.append(attempt)
-            self.give_up(error)
+            self.fail_all(error)
 
-    def look_up(self) -> None:
+    def lookup(self) -> None:
         """Decide the results that receipts prove; none if they cannot be read.
 
         The receipt of an attempt in doubt proves that all of that attempt was committed.
@@ -196,7 +196,7 @@ class _Group(RequestGroup[Insertion, Accepted]):
             elif receipt is not None:
                 self.find_stored(key, receipt)
 
-    def give_up(self, error: Exception | None) -> None:
+    def fail_all(self, error: Exception | None) -> None:
         """Answer all open insertions that their outcome is unknown."""
         self.answers.update(dict.fromkeys(self.open(), unknown_outcome(error)))
 
@@ -311,10 +311,10 @@ def insert_group(
         if not group.open():
             break
     if group.guarded_in_doubt:
-        group.look_up()
-    group.give_up(error)
-    joiners.look_again(clients, group.entered_in_doubt())
-    return group.all_answers()
+        group.lookup()
+    group.fail_all(error)
+    joiners.fold_later(clients, group.entered_in_doubt())
+    return group.all_results()
 
 
 def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
@@ -329,5 +329,5 @@ def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | No
         return error
     finally:
         joiners.leave(clients, attempt.entered)
-    group.succeed(attempt)
+    group.accept(attempt)
     return None

@@ -80,7 +80,7 @@ class Joiners:
         joiners = [self._left(clients, admission, pack) for admission, pack in stays]
         self._create(clients, [joiner for joiner in joiners if joiner is not None])
 
-    def look_again(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
+    def fold_later(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
         """Fold epochs once more in some seconds: a commit whose reply was lost may come late."""
         at = naive_utc(clients.clock.now()) + LOOK_AGAIN_AFTER
         joiners = [self._message(clients, entry, "doubt", pack.id, at=at) for entry, pack in stays]
@@ -140,7 +140,7 @@ class Joiners:
         """Create joiners; if Cloud Tasks does not accept some, the outbox or a sweep will."""
         if not joiners:
             return
-        answers = list(zip(joiners, clients.tasks.create_each(joiners), strict=True))
+        answers = list(zip(joiners, clients.tasks.create_all(joiners), strict=True))
         if errors := [answer for _, answer in answers if isinstance(answer, Exception)]:
             log.warning("%d batches have no joiner yet: %s", len(errors), errors[0])
             failed = [joiner for joiner, answer in answers if isinstance(answer, Exception)]

@@ -13,7 +13,7 @@ from rollforward.fork_join.entities import EpochId, PackId, packs_of_queue, park
 from rollforward.fork_join.parked import Replay, forsaken
 from rollforward.fork_join.queue import ForkJoin
 from rollforward.runtime.clients import Clients
-from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, standing_run
+from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, named_run
 
 PATTERN = "fork-join"
 MAX_COUNTED = 1_000
@@ -48,7 +48,7 @@ def queue_details(queue: ForkJoin[Any]) -> RunDetails:
         if row is not None
     ]
     verbs: tuple[RunVerb, ...] = ("retry",) if parked else ()
-    return RunDetails(standing_run(PATTERN, name, verbs), issues=issues, numbers=numbers)
+    return RunDetails(named_run(PATTERN, name, verbs), issues=issues, numbers=numbers)
 
 
 def retry_parked(clients: Clients, queue: ForkJoin[Any], verb: RunVerb) -> str:

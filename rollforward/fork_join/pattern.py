@@ -90,7 +90,7 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
     def delete_expired(self, clients: Clients) -> int:
         return EXPIRY.sweep(clients)
 
-    def standing(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[str]:
         return [queue.settings.name for queue in parts]
 
     def run(self, clients: Clients, parts: Sequence[ForkJoin[Any]], run_id: str) -> RunDetails:

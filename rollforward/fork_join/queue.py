@@ -328,7 +328,7 @@ class ForkJoin(Generic[I]):
             BadItemError: no item can have this key.
         """
         check_key(key)
-        return epochs.look(clients, Slot(self.name, key))
+        return epochs.find_open_epoch(clients, Slot(self.name, key))
 
     def depth(self, key: str) -> Depth[I]:
         """Return the exact number of pending items of a key, and its parked items."""

@@ -24,7 +24,7 @@ from rollforward.fork_join.entities import (
 from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.runtime.sweeps.sweep_round import SweepRound
 from rollforward.tasks.declaration import Task
 
@@ -77,7 +77,7 @@ def sweep_all(
     Raises:
         Exception: the first error, after all were swept.
     """
-    results = run_each(
+    results = run_all(
         (f"the sweep of {queue.name} failed", partial(queue.sweep, clients, stale_s=stale_s))
         for queue in fork_joins
     )

@@ -84,7 +84,7 @@ class TransactionalInserts:
         if current.get_multi([pack_key(pack)])[0] is not None:
             self._committed.add(pack)
             return True
-        if self._joiners.epochs(self._clients).may_be_joined(self._clients, admission):
+        if self._joiners.epochs(self._clients).can_be_joined(self._clients, admission):
             raise self._doubtful[pack]
         return False
 
@@ -101,11 +101,11 @@ class TransactionalInserts:
         self._joiners.start(self._clients, list(self._admissions.values()))
         self._joiners.leave(self._clients, self._stays())
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         """Leave as after a commit, since an attempt may be committed."""
         self.on_commit()
         if self._transaction.doubt is not None:
-            self._joiners.look_again(self._clients, self._stays())
+            self._joiners.fold_later(self._clients, self._stays())
 
 
 def current_inserts(clients: Clients, joiners: Joiners) -> TransactionalInserts:

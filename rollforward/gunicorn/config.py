@@ -44,7 +44,7 @@ def on_exit(server: Any) -> None:
         shutil.rmtree(os.environ[name], ignore_errors=True)
 
 
-def _hear_the_end(server: Any) -> None:
+def _restore_signals(server: Any) -> None:
     """End if the master has asked for it since the fork, and let signals end the process.
 
     A worker begins with the master's handlers. They put a signal into a queue that no worker
@@ -57,7 +57,7 @@ def _hear_the_end(server: Any) -> None:
             raise SystemExit(0)
 
 
-def _forget_the_door() -> None:
+def _forget_import() -> None:
     """Let a worker import the library's door as it is now: the master did so for this module.
 
     If the master has read more of the library (`--preload`), all of it stays as it was.
@@ -78,15 +78,15 @@ def worker_exit(server: Any, worker: Any) -> None:
 
 def post_fork(server: Any, worker: Any) -> None:
     """Prepare a fresh worker: it hears that it is to end, and loads the app without collection."""
-    _hear_the_end(server)
-    _forget_the_door()
+    _restore_signals(server)
+    _forget_import()
     gc.disable()  # Next to nothing is garbage, and its walks took a seventh of the start.
 
 
 def post_worker_init(worker: Any) -> None:
     """Finish the start of a worker that has loaded its app."""
     open_app(worker)
-    spare_the_collector()
+    freeze_heap()
 
 
 def open_app(worker: Any) -> None:
@@ -96,7 +96,7 @@ def open_app(worker: Any) -> None:
         opening.open()
 
 
-def spare_the_collector() -> None:
+def freeze_heap() -> None:
     """Let the garbage collector pass over the objects of the app's start: they stay anyway.
 
     A worker of streams makes many small objects, so the collector walked all of them again and

@@ -136,7 +136,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             unreader.begin()
         if not unreader.collect():
             self._wait(conn, unreader.ends_at)
-        elif unreader.has_ended or is_whole(unreader.buf.getvalue()):
+        elif unreader.has_ended or is_complete(unreader.buf.getvalue()):
             super().enqueue_req(conn)
         elif _long_bytes(conn) <= SHORT_BYTES:
             self.short_in_line.append(conn)
@@ -145,7 +145,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             self.long_in_line.append(conn)
             self._serve_long()
         else:
-            self._refuse(conn)
+            self._reject(conn)
 
     def _serve_long(self) -> None:
         while len(self.long) < self.most_long and (conn := self._next_in_line()):
@@ -163,7 +163,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         has_room = not self.long or bytes_then <= MAX_LONG_BYTES
         return self.long_in_line.popleft() if has_room else None
 
-    def _refuse(self, conn: Any) -> None:
+    def _reject(self, conn: Any) -> None:
         """Tell a caller that uploads are too many just now, without a thread."""
         conn.sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -289,10 +289,10 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
         return data
 
 
-def is_whole(received: bytes) -> bool:
+def is_complete(received: bytes) -> bool:
     r"""Return whether a request is all there.
 
-    >>> is_whole(b"GET / HTTP/1.1\r\n\r\n"), is_whole(b"GET / HTTP/1.1\r\n")
+    >>> is_complete(b"GET / HTTP/1.1\r\n\r\n"), is_complete(b"GET / HTTP/1.1\r\n")
     (True, False)
     """
     head, end, body = received.partition(b"\r\n\r\n")

@@ -19,7 +19,7 @@ from rollforward.lanes.rows.entities import (
     LaneTask,
     quoted,
     time_of,
-    unquoted,
+    unquote,
     waiting,
 )
 from rollforward.lanes.runs.delivery import deliver
@@ -162,7 +162,7 @@ class LaneTurns(Task[LaneArgs]):
 
     def key_of(self, lane_id: str) -> LaneKey:
         """Return a key of the lane by "<lane>|<key>"."""
-        return LaneKey(self.lane, unquoted(lane_id.partition("|")[2]))
+        return LaneKey(self.lane, unquote(lane_id.partition("|")[2]))
 
 
 def key_with_id(clients: Clients, lane_id: str) -> LaneKey | None:
@@ -238,9 +238,9 @@ class LaneKey:
             clients, self.lane, self.id, message, dead_id=dead_id, lane_task=lane_task
         )
 
-    def let_pass_in_transaction(self, clients: Clients, *, dead_id: str) -> None:
+    def unblock_in_transaction(self, clients: Clients, *, dead_id: str) -> None:
         """Unblock the key, if this dead task, which is deleted, blocks it."""
-        control.let_pass(clients, self.lane, self.id, dead_id=dead_id)
+        control.unblock(clients, self.lane, self.id, dead_id=dead_id)
 
     def check_registered(self, clients: Clients) -> None:
         """Check that the app delivers the tasks of the lane.

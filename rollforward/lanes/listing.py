@@ -19,13 +19,13 @@ from rollforward.lanes.rows.entities import (
     LaneTask,
     state_key,
     task_key,
-    unquoted,
+    unquote,
     waiting,
 )
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.runs import Fact, RunDetails, UnknownRunError, standing_run
+from rollforward.tasks.runs import Fact, RunDetails, UnknownRunError, named_run
 
 if TYPE_CHECKING:
     import datetime
@@ -57,7 +57,7 @@ def key_named(lanes: Sequence[Lane], run_id: str) -> LaneKey:
     """
     name, _, key = run_id.partition("|")
     try:
-        return lane_named(lanes, name).key(unquoted(key))
+        return lane_named(lanes, name).key(unquote(key))
     except BadLaneError as error:
         raise UnknownRunError(str(error)) from error
 
@@ -80,7 +80,7 @@ def details(clients: Clients, lanes: Sequence[Lane], run_id: str) -> RunDetails:
         "blocked_keys": backlog.blocked,
         "counted_up_to": MAX_COUNTED,
     }
-    return RunDetails(standing_run(PATTERN, lane.name), numbers=numbers)
+    return RunDetails(named_run(PATTERN, lane.name), numbers=numbers)
 
 
 def facts_of(lane: Lane) -> dict[str, Fact]:
@@ -100,7 +100,7 @@ def facts_of(lane: Lane) -> dict[str, Fact]:
 def tasks_of(key: LaneKey) -> list[Mapping[str, Any]]:
     """Return the first tasks of a key: at work, and next in turn."""
     state: LaneState | None = state_key(key.id).get()
-    began = _begun(state)
+    began = _started(state)
     rows: list[LaneTask] = waiting(key.id).fetch(MAX_TASKS)
     shown = {row.key: row for row in rows}
     others = [task_key(task_id) for task_id in began if task_key(task_id) not in shown]
@@ -108,7 +108,7 @@ def tasks_of(key: LaneKey) -> list[Mapping[str, Any]]:
     return [_task(row, began.get(row.key.id())) for row in shown.values()]
 
 
-def _begun(state: LaneState | None) -> Mapping[str, float]:
+def _started(state: LaneState | None) -> Mapping[str, float]:
     """Return when the deliveries at work have begun, by the tasks that each is at, or before."""
     if state is None:
         return {}
@@ -162,7 +162,7 @@ def _key_details(clients: Clients, key: LaneKey) -> RunDetails:
     if (at := next_at(clients, key)) is not None:
         numbers["next_at"] = at.timestamp()
     rows = [_row(task) for task in tasks_of(key)]
-    return RunDetails(standing_run(PATTERN, key.id), numbers=numbers, rows=rows)
+    return RunDetails(named_run(PATTERN, key.id), numbers=numbers, rows=rows)
 
 
 def _row(task: Mapping[str, Any]) -> dict[str, Fact]:

@@ -36,7 +36,7 @@ class Lanes(Pattern[Lane]):
     def gauges(self, clients: Clients, parts: Sequence[Lane]) -> Sequence[Gauge]:
         return [gauge for lane in parts for gauge in _gauges(clients, lane)]
 
-    def standing(self, parts: Sequence[Lane]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[Lane]) -> Iterable[str]:
         return [part.name for part in parts]
 
     def run(self, clients: Clients, parts: Sequence[Lane], run_id: str) -> RunDetails:

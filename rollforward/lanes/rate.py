@@ -60,12 +60,12 @@ class Rate:
         (3, 1)
         """
         early_ms = self.interval_ms * self.most_at_once
-        start_ms = max(now_ms, self._sound(arrival_ms, now_ms))
+        start_ms = max(now_ms, self._valid(arrival_ms, now_ms))
         return max(0, int((now_ms + early_ms - start_ms) / self.interval_ms + 1e-6))
 
     def moved(self, arrival_ms: int, now_ms: int, tasks: int) -> int:
         """Return the arrival time after some tasks have begun."""
-        return round(max(now_ms, self._sound(arrival_ms, now_ms)) + tasks * self.interval_ms)
+        return round(max(now_ms, self._valid(arrival_ms, now_ms)) + tasks * self.interval_ms)
 
     def given_back(self, arrival_ms: int, tasks: int) -> int:
         """Return the arrival time when some tasks have not begun after all."""
@@ -74,10 +74,10 @@ class Rate:
     def next_at(self, arrival_ms: int, now_ms: int) -> datetime.datetime:
         """Return when the next task may begin, aware."""
         early_ms = self.interval_ms * (self.most_at_once - 1)
-        due_ms = max(now_ms, self._sound(arrival_ms, now_ms) - early_ms)
+        due_ms = max(now_ms, self._valid(arrival_ms, now_ms) - early_ms)
         return datetime.datetime.fromtimestamp(due_ms / 1000, datetime.UTC)
 
-    def _sound(self, arrival_ms: int, now_ms: int) -> int:
+    def _valid(self, arrival_ms: int, now_ms: int) -> int:
         """Return an arrival time that clocks a minute apart, and this rate, can give."""
         early_ms = self.interval_ms * self.most_at_once
         if arrival_ms <= now_ms + early_ms + 1000 * CLOCK_SKEW_S:

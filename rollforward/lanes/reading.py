@@ -19,13 +19,13 @@ from rollforward.lanes.rows.entities import (
     Claim,
     LaneState,
     LaneTask,
-    first_behind,
+    first_after,
     lane_id_of,
     resting_states,
     state_key,
     task_key,
     time_of,
-    unquoted,
+    unquote,
     waiting,
 )
 from rollforward.runtime.clients import Clients
@@ -102,7 +102,7 @@ def state_of(lane_id: str) -> KeyState:
 
 def keys_of(lane: str, *, start_after: str = "", limit: int) -> KeyPage:
     """Return keys of a lane that have tasks."""
-    ids_by_key = _listed(lane, f"{lane}|{start_after}" if start_after else "", limit + 1)
+    ids_by_key = _first_ids(lane, f"{lane}|{start_after}" if start_after else "", limit + 1)
     lane_ids = list(ids_by_key)[:limit]
     states = ndb.get_multi([state_key(lane_id) for lane_id in lane_ids])
     keys = [
@@ -128,15 +128,15 @@ def _with_ids(state: LaneState) -> KeyState:
 def backlog_of(clients: Clients, declared: Lane) -> Backlog:
     """Return the backlog of a lane: a query of 1,000 ids, and one for each of some keys behind."""
     lane = declared.name
-    ids = [key.id() for key in first_behind(lane).fetch(MAX_BACKLOG, keys_only=True)]
+    ids = [key.id() for key in first_after(lane).fetch(MAX_BACKLOG, keys_only=True)]
     firsts = {lane_id: next(group) for lane_id, group in itertools.groupby(ids, lane_id_of)}
     if len(ids) == MAX_BACKLOG:
         for _ in range(MAX_HOPS):
-            key = first_behind(lane, list(firsts)[-1]).get(keys_only=True)
+            key = first_after(lane, list(firsts)[-1]).get(keys_only=True)
             if key is None:
                 break
             firsts[lane_id_of(key.id())] = key.id()
-        oldest_id = noted_oldest(clients, lane)
+        oldest_id = cached_oldest(clients, lane)
         if oldest_id is not None:
             firsts.setdefault(lane_id_of(oldest_id), oldest_id)
     resting = [state for state in resting_states(lane).fetch(MAX_RESTING) if state.rests]
@@ -151,12 +151,12 @@ def backlog_of(clients: Clients, declared: Lane) -> Backlog:
 
 def note_oldest(clients: Clients, lane: str, task_id: str) -> None:
     """Note the oldest task that a sweep has seen, unless an older one still waits."""
-    noted = noted_oldest(clients, lane)
+    noted = cached_oldest(clients, lane)
     if noted is None or time_of(task_id) < time_of(noted):
         clients.cache.set(_oldest_key(clients, lane), task_id.encode(), OLDEST_S)
 
 
-def noted_oldest(clients: Clients, lane: str) -> str | None:
+def cached_oldest(clients: Clients, lane: str) -> str | None:
     """Return the oldest task that sweeps have seen, if it still waits: memcached knows it."""
     noted = (clients.cache.get(_oldest_key(clients, lane)) or b"").decode(errors="replace")
     if not noted.startswith(f"{lane}|") or task_key(noted).get() is None:
@@ -168,11 +168,11 @@ def _oldest_key(clients: Clients, lane: str) -> str:
     return f"{scope_of(clients)}:oldest:{lane}"
 
 
-def _listed(lane: str, position: str, limit: int) -> Mapping[str, Sequence[str]]:
+def _first_ids(lane: str, position: str, limit: int) -> Mapping[str, Sequence[str]]:
     """Return the first ids of each of some keys."""
     listed: dict[str, list[str]] = {}
     while len(listed) < limit:
-        ids = [key.id() for key in first_behind(lane, position).fetch(MAX_LISTED, keys_only=True)]
+        ids = [key.id() for key in first_after(lane, position).fetch(MAX_LISTED, keys_only=True)]
         groups = {lane_id: list(group) for lane_id, group in itertools.groupby(ids, lane_id_of)}
         if not groups:
             break
@@ -188,7 +188,7 @@ def _key_state(lane_id: str, ids: Sequence[str], state: Any) -> KeyState:
     lane, _, key = lane_id.partition("|")
     return KeyState(
         lane=lane,
-        key=unquoted(key),
+        key=unquote(key),
         waiting=len(ids),
         first=time_of(ids[0]) if ids else None,
         is_paused=bool(stored is not None and stored.is_paused),

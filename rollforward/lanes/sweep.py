@@ -24,7 +24,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     expired_states,
-    first_behind,
+    first_after,
     lane_id_of,
     state_key,
     task_key,
@@ -32,7 +32,7 @@ from rollforward.lanes.rows.entities import (
 )
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
@@ -55,7 +55,7 @@ def wake_stale(clients: Clients, lanes: Sequence[Lane], *, stale_s: float | None
     """Create hints for keys whose first task should have begun; return their number."""
     stale = datetime.timedelta(seconds=STALE_S if stale_s is None else stale_s)
     end = clients.clock.now() - stale
-    results = run_each(
+    results = run_all(
         (f"the lane {lane.name} was not swept", partial(_wake, clients, lane, end))
         for lane in lanes
     )
@@ -96,7 +96,7 @@ def _first_tasks(clients: Clients, lane: Lane) -> tuple[list[str], str]:
         has_wrapped = True
     firsts: dict[str, str] = {}
     for _ in range(MAX_QUERIES):
-        keys: list[Any] = first_behind(lane.name, position).fetch(PER_QUERY, keys_only=True)
+        keys: list[Any] = first_after(lane.name, position).fetch(PER_QUERY, keys_only=True)
         for key in keys:
             firsts.setdefault(lane_id_of(key.id()), key.id())
         if len(keys) == PER_QUERY:
@@ -143,7 +143,7 @@ def _hints(clients: Clients, lane_id: str, state: LaneState | None) -> list[Lane
     """Return the hint of a key, unless it has had one a moment ago; note that."""
     signs = sorted(f"{claim.owner} {claim.beats}" for claim in state.claims) if state else []
     now_s, note_key = clients.clock.now().timestamp(), f"{scope_of(clients)}:swept:{lane_id}"
-    note = _noted(clients.cache.get(note_key))
+    note = _parse_note(clients.cache.get(note_key))
     if note is not None and 0 <= now_s - note[0] < SWEPT_FOR_S:
         return []
     clients.cache.set(note_key, json.dumps([now_s, signs]).encode(), _NOTED_S)
@@ -151,7 +151,7 @@ def _hints(clients: Clients, lane_id: str, state: LaneState | None) -> list[Lane
     return [LaneArgs(lane_id, is_check=bool(signs) and is_silent)]
 
 
-def _noted(value: bytes | None) -> tuple[float, list[str]] | None:
+def _parse_note(value: bytes | None) -> tuple[float, list[str]] | None:
     """Return the time and the claims of a note; what memcached makes up counts as none."""
     try:
         now_s, signs = json.loads(value or b"")

@@ -60,7 +60,7 @@ class ServiceTable:
         app = self.app
         note = f"{len(app.workers())} workers"
         if self.profile is not None:
-            note += f", {self.profile.in_words()}"
+            note += f", {self.profile.describe()}"
         if app.restarts:
             note += f", restarted {app.restarts} times"
         if app.reports.latest:

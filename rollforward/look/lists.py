@@ -63,7 +63,7 @@ class ListChoice:
         for name, value, known in (("age", age, ages), ("sort", sort, sorts)):
             if value and value not in known:
                 raise BadChoiceError(f"{name}: one of {', '.join(known)}.")
-        since, until = (moment_of(query.get(name, ""), name) for name in ("since", "until"))
+        since, until = (parse_time(query.get(name, ""), name) for name in ("since", "until"))
         return cls(age, since, until, sort)
 
     @property
@@ -103,10 +103,10 @@ def seconds_of(age: str) -> int:
     return int(length[:-1]) * _UNITS_S[length[-1]]
 
 
-def moment_of(text: str, name: str) -> datetime | None:
+def parse_time(text: str, name: str) -> datetime | None:
     """Return a moment of an address, in UTC unless it has a zone; None: it has none.
 
-    >>> moment_of("2030-05-01T12:00", "since")
+    >>> parse_time("2030-05-01T12:00", "since")
     datetime.datetime(2030, 5, 1, 12, 0, tzinfo=datetime.timezone.utc)
 
     Raises:
@@ -129,7 +129,7 @@ def moment_of(text: str, name: str) -> datetime | None:
 def field_of(at: datetime | None) -> str:
     """Return a moment as a field of a date and a time has it; "": none.
 
-    >>> field_of(moment_of("2030-05-01T14:00+02:00", "since"))
+    >>> field_of(parse_time("2030-05-01T14:00+02:00", "since"))
     '2030-05-01T12:00'
     """
     if at is None:

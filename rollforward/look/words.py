@@ -13,7 +13,7 @@ _AGES = ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600), (float("inf"), "d"
 
 
 @dataclass(frozen=True)
-class StateWord:
+class StateLabel:
     """A state as it is shown everywhere: icon, word and a name for its colour."""
 
     icon: str
@@ -22,34 +22,34 @@ class StateWord:
 
 
 STATES = {
-    "scheduled": StateWord("◷", "Scheduled", "scheduled"),
-    "queued": StateWord("○", "Queued", "queued"),
-    "running": StateWord("◔", "Running", "running"),
-    "retrying": StateWord("↻", "Retrying", "retrying"),
-    "done": StateWord("✓", "Done", "done"),
-    "failed": StateWord("✕", "Failed", "failed"),
-    "deleted": StateWord("⊘", "Deleted", "cancelled"),
+    "scheduled": StateLabel("◷", "Scheduled", "scheduled"),
+    "queued": StateLabel("○", "Queued", "queued"),
+    "running": StateLabel("◔", "Running", "running"),
+    "retrying": StateLabel("↻", "Retrying", "retrying"),
+    "done": StateLabel("✓", "Done", "done"),
+    "failed": StateLabel("✕", "Failed", "failed"),
+    "deleted": StateLabel("⊘", "Deleted", "cancelled"),
 }
 RUN_STATES = {
     "running": STATES["running"],
-    "failed": StateWord("✕", "Failed: needs a person", "failed"),
-    "finished": StateWord("✓", "Finished", "done"),
-    "cancelled": StateWord("⊘", "Cancelled", "cancelled"),
-    "unreadable": StateWord("?", "Cannot be read", "failed"),
+    "failed": StateLabel("✕", "Failed: needs a person", "failed"),
+    "finished": StateLabel("✓", "Finished", "done"),
+    "cancelled": StateLabel("⊘", "Cancelled", "cancelled"),
+    "unreadable": StateLabel("?", "Cannot be read", "failed"),
 }
 OUTCOMES = {
     "done": STATES["done"],
-    "skipped": StateWord("⊘", "Skipped", "cancelled"),
+    "skipped": StateLabel("⊘", "Skipped", "cancelled"),
     "failed": STATES["failed"],
     "retrying": STATES["retrying"],
-    "waiting": StateWord("○", "Waiting", "queued"),
+    "waiting": StateLabel("○", "Waiting", "queued"),
 }
 SERVICE_STATES = {
-    "running": StateWord("✓", "Running", "done"),
-    "stopped": StateWord("✕", "Stopped", "failed"),
-    "silent": StateWord("✕", "Does not answer", "failed"),
-    "external": StateWord("↗", "External", "queued"),
-    "off": StateWord("–", "Off", "cancelled"),
+    "running": StateLabel("✓", "Running", "done"),
+    "stopped": StateLabel("✕", "Stopped", "failed"),
+    "silent": StateLabel("✕", "Does not answer", "failed"),
+    "external": StateLabel("↗", "External", "queued"),
+    "off": StateLabel("–", "Off", "cancelled"),
 }
 
 

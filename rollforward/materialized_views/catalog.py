@@ -128,7 +128,7 @@ class Catalog:
         has_all = {*view.functions()}.issuperset(spec.kinds)
         return is_fed(table, view) and has_all and {*view.ranked}.issuperset(spec.ranked)
 
-    def awaited(self, view: type[View]) -> set[str]:
+    def required_tables(self, view: type[View]) -> set[str]:
         """Return the tables that must hold a token's changes before the token is satisfied."""
         entry = self.entry(view)
         spec = self.spec(entry.building) if entry.building else None

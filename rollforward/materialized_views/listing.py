@@ -14,7 +14,7 @@ from rollforward.tasks.runs import (
     RunRefusedError,
     RunVerb,
     UnknownRunError,
-    standing_run,
+    named_run,
 )
 
 PATTERN = "materialized-views"
@@ -41,7 +41,7 @@ def view_details(clients: Clients, groups: Sequence[ViewMaintenance], view_id: s
         "building": build.table if build else "none",
     }
     is_busy = build is not None and not build.has_stopped
-    run = standing_run(PATTERN, view_id, () if is_busy else ("rebuild",))
+    run = named_run(PATTERN, view_id, () if is_busy else ("rebuild",))
     if build is not None:
         numbers["phase"] = build.phase
         waiting = max(0, build.expected - build.done - build.waiting)

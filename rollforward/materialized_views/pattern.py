@@ -49,7 +49,7 @@ class MaterializedViews(Pattern[ViewMaintenance]):
     def owner_of(self, parts: Sequence[ViewMaintenance], run: Run) -> RunLink | None:
         return builds.owner_of(parts, run)
 
-    def standing(self, parts: Sequence[ViewMaintenance]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[ViewMaintenance]) -> Iterable[str]:
         return listing.view_ids(parts)
 
     def run(self, clients: Clients, parts: Sequence[ViewMaintenance], run_id: str) -> RunDetails:

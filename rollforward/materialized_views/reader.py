@@ -89,7 +89,7 @@ class ViewReader:
         deadline = clients.clock.now() + datetime.timedelta(seconds=timeout_s)
         kind, beginning = kind_of(view.source), prefix_text(prefix)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def read_table(table: str) -> tuple[Any, Any]:
             # Pending updates are read first, so each change is seen waiting or in a row, or both.
             key_prefix = f"{table}:{beginning}"
             waiting = waiting_for_rows(view, key_prefix, MAX_LISTED + 1)
@@ -98,7 +98,7 @@ class ViewReader:
         while True:
             token = at_least or ConsistencyToken()
             is_satisfied, table = self._wait_until(clients, token, deadline, view)
-            catalog, (waiting, entities) = self._seen(view, look)
+            catalog, (waiting, entities) = self._seen(view, read_table)
             if table in (None, catalog.live(view)):
                 break  # Else it was swapped in after the token was judged.
         candidates = [Row.of(entity, kind) for entity in entities]
@@ -125,23 +125,23 @@ class ViewReader:
         It includes rows without sources, so the last one is always the cursor of the next call.
         """
 
-        def look(table: str) -> Any:
+        def read_table(table: str) -> Any:
             query = rows_from(f"{table}:")
             if after is not None:
                 query = query.filter(ViewRow._key > row_key(table, row_text(after)))
             return query.fetch(limit)
 
-        return [Row.of(entity, kind_of(view.source)) for entity in self._of_live(view, look)]
+        return [Row.of(entity, kind_of(view.source)) for entity in self._of_live(view, read_table)]
 
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""
         text = row_text(name)
 
-        def look(table: str) -> tuple[Any, Any]:
+        def read_table(table: str) -> tuple[Any, Any]:
             key = row_key(table, text)
             return waiting_for_row(view, key.id(), MAX_LISTED + 1), key.get()
 
-        catalog, (waiting, entity) = self._seen(view, look)
+        catalog, (waiting, entity) = self._seen(view, read_table)
         freshness = freshness_of(clients, waiting, [entity.applied] if entity else [])
         return _with_frozen(freshness, catalog, view)
 
@@ -229,19 +229,21 @@ class ViewReader:
         ]
 
     def _of_ranks(
-        self, view: type[View], name: RowName, measure: str, look: Callable[[str], T]
+        self, view: type[View], name: RowName, measure: str, read_table: Callable[[str], T]
     ) -> T:
         """Return the result of a look at a row's ranks by one measure."""
         if measure not in view.ranked:
             raise LookupError(f"{view.name} does not rank {measure}")
         text = row_text(name)
-        return self._of_live(view, lambda table: look(rank_prefix(row_key(table, text), measure)))
+        return self._of_live(
+            view, lambda table: read_table(rank_prefix(row_key(table, text), measure))
+        )
 
-    def _of_live(self, view: type[View], look: Callable[[str], T]) -> T:
+    def _of_live(self, view: type[View], read_table: Callable[[str], T]) -> T:
         """Return the result of a look at the table that is read."""
-        return self._seen(view, look)[1]
+        return self._seen(view, read_table)[1]
 
-    def _seen(self, view: type[View], look: Callable[[str], T]) -> tuple[Catalog, T]:
+    def _seen(self, view: type[View], read_table: Callable[[str], T]) -> tuple[Catalog, T]:
         """Return the result of a look at the table that is read, and the catalog that names it.
 
         The table was read from before the look until after it: if it has been replaced meanwhile,
@@ -250,7 +252,7 @@ class ViewReader:
         catalog = self.catalog()
         while True:
             table = catalog.live(view)
-            result = look(table)
+            result = read_table(table)
             catalog = self.catalog()
             if catalog.live(view) == table:
                 return catalog, result
@@ -273,7 +275,9 @@ class ViewReader:
             if not tables:
                 return True, None
             catalog = self.catalog()
-            is_satisfied = all(tables.isdisjoint(catalog.awaited(v)) for v in self.views.values())
+            is_satisfied = all(
+                tables.isdisjoint(catalog.required_tables(v)) for v in self.views.values()
+            )
             if is_satisfied or clients.clock.now() >= deadline:
                 return is_satisfied, catalog.live(view) if view else None
             clients.clock.sleep(LOOK_AGAIN_S)

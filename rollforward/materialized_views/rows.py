@@ -58,7 +58,7 @@ def row_text(name: RowName) -> str:
     if any(isinstance(part, int) and part.bit_length() > 8 * MAX_ROW_BYTES for part in parts):
         raise BadContributionError(f"row name must be at most {8 * MAX_ROW_BYTES:,} bits long")
     text = json.dumps(name, ensure_ascii=False, separators=(",", ":"))
-    _check_whole("row name", text)
+    _check_length("row name", text)
     size = len(text.encode())
     if size > MAX_ROW_BYTES:
         raise BadContributionError(f"row name must be at most {MAX_ROW_BYTES} bytes, got {size}")
@@ -101,7 +101,7 @@ def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, di
         for measure, value in measures.items():
             if type(measure) is not str:
                 raise BadContributionError(f"measure name must be a str, got {measure!r:.60}")
-            _check_whole("measure name", measure)
+            _check_length("measure name", measure)
             if len(measure) > MAX_MEASURE_CHARS:
                 limit = f"at most {MAX_MEASURE_CHARS} characters"
                 raise BadContributionError(f"measure name must be {limit}, got {len(measure)}")
@@ -121,7 +121,7 @@ def _check(measure: str, value: Value, *, is_ranked: bool) -> None:
         if len(value) > MAX_TEXT_CHARS:
             limit = f"at most {MAX_TEXT_CHARS} characters"
             raise BadContributionError(f"{measure} must be {limit}, got {len(value)}")
-        _check_whole(measure, value)
+        _check_length(measure, value)
     elif not -MAX_ABS_VALUE <= value <= MAX_ABS_VALUE:  # Not a number is neither.
         raise BadContributionError(
             f"{measure} must be between -{MAX_ABS_VALUE:g} and {MAX_ABS_VALUE:g}"
@@ -130,7 +130,7 @@ def _check(measure: str, value: Value, *, is_ranked: bool) -> None:
         raise BadContributionError(f"{measure} is ranked and must be within 2**53, got {value}")
 
 
-def _check_whole(label: str, text: str) -> None:
+def _check_length(label: str, text: str) -> None:
     if has_unpaired_surrogate(text):
         raise BadContributionError(f"{label} contains an unpaired surrogate")
 

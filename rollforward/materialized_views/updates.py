@@ -86,7 +86,7 @@ def parts_of(updates: Sequence[Update]) -> Iterator[list[Update]]:
         yield part
 
 
-def newest_of(updates: Sequence[Update]) -> dict[str, Update]:
+def last_updates(updates: Sequence[Update]) -> dict[str, Update]:
     """Return the last update of each source."""
     newest: dict[str, Update] = {}
     for update in updates:

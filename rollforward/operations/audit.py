@@ -12,7 +12,7 @@ from google.api_core.exceptions import GoogleAPIError
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
-from rollforward.operations.entities import DONE, AuditEntry, newest_entries
+from rollforward.operations.entities import DONE, AuditEntry, latest_entries
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.texts import storable
@@ -83,7 +83,7 @@ def list_audit(
 
     Entries of the very same time are not torn apart: a page may be longer than its limit by them.
     """
-    entries = newest_entries(naive_utc(until) if until else None).fetch(limit + 1)
+    entries = latest_entries(naive_utc(until) if until else None).fetch(limit + 1)
     if since is not None:
         entries = [entry for entry in entries if entry.at >= naive_utc(since)]
     if len(entries) <= limit:

@@ -25,7 +25,7 @@ from rollforward.operations.replays import (
 )
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.tasks.dead_task_entities import DeadTask, place_of
+from rollforward.tasks.dead_task_entities import DeadTask, position_of
 
 BulkVerb = Literal["replay", "delete"]
 BULK_VERBS: tuple[BulkVerb, ...] = ("replay", "delete")
@@ -78,7 +78,7 @@ def selected_ids(ids: Sequence[str], span: Span, size: int) -> tuple[Sequence[st
 
 
 @job("replay-dead-tasks", queue="default", source=DeadTaskSource, page_size=PAGE_SIZE)
-def replay_listed(
+def replay_selected(
     clients: Clients, args: BulkArgs, dead_tasks: Sequence[DeadTask]
 ) -> list[ItemError | None]:
     """Replay dead tasks that are open, in the commit that holds their receipts."""
@@ -86,18 +86,18 @@ def replay_listed(
     def replay(dead: DeadTask) -> None:
         replay_in_transaction(clients, dead, clients.task_paths)
 
-    return _of_each(dead_tasks, replay)
+    return _each_result(dead_tasks, replay)
 
 
 @job("delete-dead-tasks", queue="default", source=DeadTaskSource, page_size=PAGE_SIZE)
-def delete_listed(
+def delete_selected(
     clients: Clients, args: BulkArgs, dead_tasks: Sequence[DeadTask]
 ) -> list[ItemError | None]:
     """Delete dead tasks that are open, in the commit that holds their receipts."""
-    return _of_each(dead_tasks, lambda dead: delete_in_transaction(clients, dead))
+    return _each_result(dead_tasks, lambda dead: delete_in_transaction(clients, dead))
 
 
-JOBS: dict[BulkVerb, Any] = {"replay": replay_listed, "delete": delete_listed}
+JOBS: dict[BulkVerb, Any] = {"replay": replay_selected, "delete": delete_selected}
 
 
 def start_bulk(
@@ -120,13 +120,13 @@ def start_bulk(
         raise ValueError(f"at most {MAX_SELECTED} dead tasks can be selected, got {len(ids)}")
     chosen = chosen or DeadTaskFilter()
     start_after, until = chosen.places
-    newest = place_of(naive_utc(clients.clock.now()))
+    newest = position_of(naive_utc(clients.clock.now()))
     args = BulkArgs(dict(chosen.facets), max(start_after, newest), until, list(ids))
     start(clients, JOBS[verb], args, run_id=run_id)
     return run_id
 
 
-def _of_each(
+def _each_result(
     dead_tasks: Sequence[DeadTask], act: Callable[[DeadTask], None]
 ) -> list[ItemError | None]:
     stored = ndb.get_multi([dead.key for dead in dead_tasks])

@@ -14,8 +14,8 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.dead_task_entities import (
     FACETS,
     DeadTask,
-    listed_dead_tasks,
-    place_of,
+    position_of,
+    query_dead_tasks,
 )
 from rollforward.tasks.runs import BadCursorError
 
@@ -47,8 +47,8 @@ class DeadTaskFilter:
     @property
     def places(self) -> tuple[str, str]:
         """Return the bounds of its places in the list: later times come first."""
-        start_after = place_of(naive_utc(self.until)) if self.until else ""
-        until = place_of(naive_utc(self.since)) if self.since else "~"
+        start_after = position_of(naive_utc(self.until)) if self.until else ""
+        until = position_of(naive_utc(self.since)) if self.since else "~"
         return start_after, until
 
 
@@ -84,7 +84,7 @@ def list_dead_tasks(
 
 def count_dead_tasks(chosen: DeadTaskFilter, limit: int) -> int:
     """Return how many open dead tasks match, counting up to a limit, by keys alone."""
-    return len(listed_dead_tasks(chosen.facets, *chosen.places).fetch(limit, keys_only=True))
+    return len(query_dead_tasks(chosen.facets, *chosen.places).fetch(limit, keys_only=True))
 
 
 def read_page(
@@ -96,12 +96,12 @@ def read_page(
     oldest_first: bool = False,
 ) -> DeadTaskPage:
     """Return a page of a list, between two places."""
-    rows = listed_dead_tasks(facets, start_after, until, oldest_first=oldest_first).fetch(limit + 1)
+    rows = query_dead_tasks(facets, start_after, until, oldest_first=oldest_first).fetch(limit + 1)
     shown = rows[:limit]
-    next_cursor = place_of_row(shown[-1]) if len(rows) > limit else ""
+    next_cursor = position_of_row(shown[-1]) if len(rows) > limit else ""
     return DeadTaskPage(shown, next_cursor)
 
 
-def place_of_row(dead: DeadTask) -> str:
+def position_of_row(dead: DeadTask) -> str:
     """Return the place of a dead task in any list."""
-    return place_of(dead.updated, dead.key.id())
+    return position_of(dead.updated, dead.key.id())

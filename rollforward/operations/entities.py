@@ -31,7 +31,7 @@ class AuditEntry(ndb.Model):
     ended = ndb.DateTimeProperty(indexed=False)
 
 
-def newest_entries(until: datetime.datetime | None = None) -> Any:
+def latest_entries(until: datetime.datetime | None = None) -> Any:
     """Return the query for entries, the newest first, those before a time."""
     at: Any = AuditEntry.at
     query = AuditEntry.query().order(-at)

@@ -7,7 +7,7 @@ from typing import Never
 
 from rollforward.datastore.expiry import delete_due
 from rollforward.operations.audit import delete_expired_entries
-from rollforward.operations.bulk import delete_listed, replay_listed
+from rollforward.operations.bulk import delete_selected, replay_selected
 from rollforward.operations.entities import expired_entries
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -22,9 +22,9 @@ class Operations(Pattern[Never]):
 
     name = "operations"
 
-    def brings(self) -> Iterable[object]:
+    def extra_parts(self) -> Iterable[object]:
         """Return the jobs that replay and delete dead tasks."""
-        return (replay_listed, delete_listed)
+        return (replay_selected, delete_selected)
 
     def delete_expired(self, clients: Clients) -> int:
         now_utc = naive_utc(clients.clock.now())

@@ -154,7 +154,7 @@ def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
     if not dead.resolved:
         lane = lane_of(dead, clients.task_paths) if dead.lane_task else None
         if lane is not None:
-            lane.let_pass_in_transaction(clients, dead_id=dead.key.id())
+            lane.unblock_in_transaction(clients, dead_id=dead.key.id())
         body = dead.body.encode()
         arguments.release(clients, body)
         cancellation.abandon(clients, arguments.envelope_of(body).handle)

@@ -115,7 +115,7 @@ class AppRuns(Pattern[RunSource]):
 
     def runs(self, clients: Clients, parts: Sequence[RunSource], query: RunQuery) -> RunList:
         asked = [part for part in parts if query.name in ("", part.name)]
-        return merged([_listed(clients, part, query) for part in asked], query.limit)
+        return merged([_list_runs(clients, part, query) for part in asked], query.limit)
 
     def run(self, clients: Clients, parts: Sequence[RunSource], run_id: str) -> RunDetails:
         name, _, own_id = run_id.partition(":")
@@ -127,7 +127,7 @@ class AppRuns(Pattern[RunSource]):
         return details
 
 
-def _listed(clients: Clients, source: RunSource, query: RunQuery) -> RunList:
+def _list_runs(clients: Clients, source: RunSource, query: RunQuery) -> RunList:
     """Return a source's runs; one that fails is a row that says so, and hides no other's.
 
     Raises:

@@ -20,9 +20,9 @@ from rollforward.outbox.entities import (
 )
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import time_text
-from rollforward.tasks.attempt_entities import TaskAttempts, newest_attempts
+from rollforward.tasks.attempt_entities import TaskAttempts, latest_attempts
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState, WaitingPage
-from rollforward.tasks.runs import place_of, timed_cursor
+from rollforward.tasks.runs import parse_cursor, timed_cursor
 
 # Of an address: an id with its time.
 MAX_OUTBOX_CURSOR = 1_530
@@ -91,7 +91,7 @@ def list_outbox(*, cursor: str = "", limit: int) -> OutboxPage:
     Raises:
         BadCursorError: it is of no page.
     """
-    begin = place_of(cursor, "cursor must be next_cursor of a list")
+    begin = parse_cursor(cursor, "cursor must be next_cursor of a list")
     futures = [
         outbox_rows(partition, after=_begin_in(partition, begin)).fetch_async(
             limit + 1, keys_only=True
@@ -131,7 +131,7 @@ def _timed(keys: Sequence[ndb.Key], created: datetime.datetime) -> Iterator[tupl
 
 def failing_tasks(limit: int) -> Sequence[TaskAttempts]:
     """Return the attempts of tasks that have failed and are retried, the latest first."""
-    return newest_attempts().fetch(limit)  # type: ignore[no-any-return]
+    return latest_attempts().fetch(limit)  # type: ignore[no-any-return]
 
 
 _NO_RIGHT = "Grant the app's account {} to see this: roles/cloudtasks.viewer has it."

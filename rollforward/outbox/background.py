@@ -35,7 +35,7 @@ def by_timer(seconds: float, act: Callable[[], None]) -> None:
 
 
 @dataclass
-class _Errand:
+class _Job:
     """A row to relay; `in_doubt`: it may not be committed."""
 
     row: OutboxTask
@@ -74,19 +74,19 @@ class BackgroundRelay:
         self._pause = pause
         self._schedule = schedule
         self._lock = threading.Lock()
-        self._waiting: list[_Errand] = []
-        self._delayed: list[list[_Errand]] = []  # By the number of seconds until they are due.
+        self._waiting: list[_Job] = []
+        self._delayed: list[list[_Job]] = []  # By the number of seconds until they are due.
         self._is_draining = False
         self._is_ticking = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
 
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
-        self._add(clients, [_Errand(row) for row in rows])
+        self._add(clients, [_Job(row) for row in rows])
 
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
-        self._add(clients, [_Errand(row, in_doubt=True) for row in rows])
+    def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        self._add(clients, [_Job(row, in_doubt=True) for row in rows])
 
-    def _add(self, clients: Clients, errands: Sequence[_Errand]) -> None:
+    def _add(self, clients: Clients, errands: Sequence[_Job]) -> None:
         with self._lock:
             room = MAX_WAITING - len(self._waiting) - sum(map(len, self._delayed))
             self._waiting.extend(errands[: max(0, room)])
@@ -109,14 +109,14 @@ class BackgroundRelay:
             self._delay(clients, unfinished)
             self._pause(LINGER_S)
 
-    def _next(self) -> list[_Errand]:
+    def _next(self) -> list[_Job]:
         with self._lock:
             errands = self._waiting[:MAX_PER_CALL]
             del self._waiting[:MAX_PER_CALL]
             self._is_draining = bool(errands)
             return errands
 
-    def _take_same_queues(self, unanswered: Sequence[_Errand]) -> list[_Errand]:
+    def _take_same_queues(self, unanswered: Sequence[_Job]) -> list[_Job]:
         """Take the rows of the queues of an unanswered call, to delay them as well."""
         queues = {errand.row.queue for errand in unanswered}
         with self._lock:
@@ -124,7 +124,7 @@ class BackgroundRelay:
             self._waiting = [errand for errand in self._waiting if errand.row.queue not in queues]
             return same
 
-    def _delay(self, clients: Clients, errands: Sequence[_Errand]) -> None:
+    def _delay(self, clients: Clients, errands: Sequence[_Job]) -> None:
         with self._lock:
             for errand in errands:
                 delay_s = errand.next_delay_s()
@@ -152,7 +152,7 @@ class BackgroundRelay:
         self._add(clients, due)
 
 
-def _attempt(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
+def _attempt(clients: Clients, errands: Sequence[_Job]) -> list[_Job]:
     """Relay committed rows; return the errands to retry."""
     try:
         with clients.context():
@@ -170,7 +170,7 @@ def _attempt(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
     return [e for e in unfinished if e.doubtful_attempts < MAX_DOUBTFUL_ATTEMPTS]
 
 
-def _relay_committed(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
+def _relay_committed(clients: Clients, errands: Sequence[_Job]) -> list[_Job]:
     """Relay committed rows; return the errands that are unanswered, or not committed yet."""
     doubtful = {errand.row.key for errand in errands if errand.in_doubt}
     uncommitted = doubtful - {row.key for row in committed([e.row for e in errands if e.in_doubt])}

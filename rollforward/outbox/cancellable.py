@@ -83,7 +83,7 @@ def enqueue_cancellable(
     def body() -> str:
         handle = _handle(message, name)
         if name is None or not is_known(handle):
-            if not _is_written(handle):
+            if not _is_saved(handle):
                 life = LIFE if lane is None else LIFE_IN_LANE
                 put_handle(clients, handle, message.at, life=life)
             wrapped = Envelope(message.body, handle=handle).body
@@ -144,7 +144,7 @@ def _handle(message: Message, name: Sequence[str | int] | None) -> str:
     return hashed_name("handle", message.path, own)
 
 
-def _is_written(handle: str) -> bool:
+def _is_saved(handle: str) -> bool:
     """Return whether an earlier attempt of this transaction has committed the row of a task.
 
     It may be cancelled by now, through a handle that was stored with it. Nobody knows the handle

@@ -98,7 +98,7 @@ def enqueue_message(clients: Clients, message: Message) -> None:
     Raises:
         NoTransactionError: this is not the body of `transact`.
     """
-    _outgoing(clients).put(lambda row: message, is_unacked=False)
+    _outbound(clients).put(lambda row: message, is_unacked=False)
 
 
 def enqueue_with_ack(
@@ -127,7 +127,7 @@ def enqueue_with_ack(
     """
     task.check_registered(clients)
     due = task.due(clients, 0, at)
-    return _outgoing(clients).put(
+    return _outbound(clients).put(
         lambda row: task.message(make_args(row), at=due),
         is_unacked=True,
         tag=tag,
@@ -141,7 +141,7 @@ def ack(row: str) -> None:
 
 
 @dataclass
-class _Outgoing:
+class _Outbound:
     """The rows of one transaction."""
 
     clients: Clients
@@ -187,11 +187,11 @@ class _Outgoing:
         self.doubtful += self.rows
         self.rows = []
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         """Look for rows that may be committed anyway."""
         rows = {row.key: row for row in (*self.doubtful, *self.rows)}
         if rows and self.transaction.doubt is not None:
-            self.clients.relay.look(self.clients, list(rows.values()))
+            self.clients.relay.resolve(self.clients, list(rows.values()))
 
     def on_commit(self) -> None:
         rows = {row.key: row for row in self.rows}
@@ -199,9 +199,9 @@ class _Outgoing:
         if rows:
             self.clients.relay.send(self.clients, list(rows.values()))
         if doubtful:
-            self.clients.relay.look(self.clients, list(doubtful.values()))
+            self.clients.relay.resolve(self.clients, list(doubtful.values()))
 
 
-def _outgoing(clients: Clients) -> _Outgoing:
+def _outbound(clients: Clients) -> _Outbound:
     transaction, created = current_transaction(), naive_utc(clients.clock.now())
-    return transaction.hook(_HOOK, lambda: _Outgoing(clients, transaction, created))
+    return transaction.hook(_HOOK, lambda: _Outbound(clients, transaction, created))

@@ -31,7 +31,7 @@ class InlineRelay:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         relay(clients, rows)
 
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+    def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         if stored := committed(rows):
             relay(clients, stored)
 
@@ -60,7 +60,7 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
     "Already exists" is as good as created: the name is the row's own.
     """
     at = naive_utc(clients.clock.now())
-    answers = clients.tasks.create_each([_message(clients, row, at) for row in rows])
+    answers = clients.tasks.create_all([_message(clients, row, at) for row in rows])
     results = list(zip(rows, answers, strict=True))
     exist = [(row, is_new) for row, is_new in results if not isinstance(is_new, Exception)]
     ndb.delete_multi([row.key for row, _ in exist if not row_id(row.key).is_unacked])

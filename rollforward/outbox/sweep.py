@@ -70,21 +70,21 @@ def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
     Args:
         stale_s: The age at which a row counts as abandoned by its own process.
     """
-    look = _Look(SweepRound.begin(clients, _ROUND), stale_s)
+    selection = _Selection(SweepRound.begin(clients, _ROUND), stale_s)
     keys = outbox_rows().fetch(MAX_PER_CALL + 1, keys_only=True)
     busy: list[str] = []
     if len(keys) > MAX_PER_CALL:
-        keys, busy = look.oldest()
-    relayed = _relay_due(clients, look, keys)
-    partitions = _hand_over(clients, look, busy)
+        keys, busy = selection.oldest()
+    relayed = _relay_due(clients, selection, keys)
+    partitions = _send(clients, selection, busy)
     # Rows that were neither answered nor handed over are due in the next round, too.
     if not relayed.unanswered and partitions == len(busy):
-        look.round.end()
+        selection.round.end()
     return SweepResult(relayed.created, partitions)
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Selection:
     """The rules by which a round of the sweep picks rows."""
 
     round: SweepRound
@@ -100,7 +100,7 @@ class _Look:
             return self.round.is_due(row.created, stale_s=self.stale_s)
         return age_s(row, self.round.began) >= self.stale_s
 
-    def is_young(self, row: RowId) -> bool:
+    def is_recent(self, row: RowId) -> bool:
         """Return whether a row, and all newer ones of its partition, belong to their processes."""
         return 0 <= (self.round.began - row.created).total_seconds() < self.stale_s
 
@@ -118,19 +118,19 @@ class _Look:
             partition
             for partition, keys in oldest.items()
             if not remaining.isdisjoint(keys)
-            or (len(keys) == MAX_PER_CALL and not self.is_young(row_id(keys[-1])))
+            or (len(keys) == MAX_PER_CALL and not self.is_recent(row_id(keys[-1])))
         ]
 
 
-def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
+def _send(clients: Clients, selection: _Selection, partitions: Sequence[str]) -> int:
     """Give each partition a walk, unless it has one; return how many got one."""
     keys = [lease_key(partition) for partition in partitions]
     leases = dict(zip(partitions, ndb.get_multi(keys), strict=True))
     free = [partition for partition, lease in leases.items() if not _is_taken(clients, lease)]
     if not free:
         return 0
-    walk, began, since = clients.new_id(), look.round.began, look.round.since
-    many = [Drain(p, walk, began=began, since=since, stale_s=look.stale_s) for p in free]
+    walk, began, since = clients.new_id(), selection.round.began, selection.round.since
+    many = [Drain(p, walk, began=began, since=since, stale_s=selection.stale_s) for p in free]
     leases_here = [_lease(clients, args, LEASE_S) for args in many]
     ndb.put_multi(leases_here)  # For a minute, in case this process dies before it has asked.
     try:
@@ -138,11 +138,11 @@ def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
     except Exception:
         ndb.delete_multi([lease_key(partition) for partition in free])
         raise
-    transact(lambda: _prolong(clients, leases_here))
+    transact(lambda: _extend(clients, leases_here))
     return len(free)
 
 
-def _prolong(clients: Clients, leases: Sequence[OutboxLease]) -> None:
+def _extend(clients: Clients, leases: Sequence[OutboxLease]) -> None:
     """Let leases last as long as a walk may wait for its queue, unless it has begun already."""
     stored = ndb.get_multi([lease.key for lease in leases])
     ends = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=ASKED_S)
@@ -157,15 +157,15 @@ def drain(clients: Clients, args: Drain) -> None:
     """Relay the rows of a partition, oldest first; enqueue another task for the rest."""
     if not transact(lambda: _take(clients, args)):
         return
-    look = _Look(
+    selection = _Selection(
         SweepRound.of(_ROUND, args.began or naive_utc(clients.clock.now()), args.since),
         args.stale_s,
     )
     keys = outbox_rows(args.partition, after=args.after).fetch(MAX_PER_DRAIN, keys_only=True)
     for part in batched(keys, MAX_PER_CALL):
-        _relay_due(clients, look, part)
+        _relay_due(clients, selection, part)
     if len(keys) < MAX_PER_DRAIN:
-        transact(lambda: _give_back(args))
+        transact(lambda: _release(args))
         return
     newest = str(keys[-1].id())
     drain.enqueue(clients, replace(args, after=newest), name=(args.walk, args.partition, newest))
@@ -192,15 +192,15 @@ def _lease(clients: Clients, args: Drain, lasts_s: float) -> OutboxLease:
     return OutboxLease(key=lease_key(args.partition), owner=args.walk, ends=ends)
 
 
-def _give_back(args: Drain) -> None:
+def _release(args: Drain) -> None:
     lease = lease_key(args.partition).get()
     if lease is not None and lease.owner == args.walk:
         lease.key.delete()
 
 
-def _relay_due(clients: Clients, look: _Look, keys: Sequence[Any]) -> RelayResult:
+def _relay_due(clients: Clients, selection: _Selection, keys: Sequence[Any]) -> RelayResult:
     at = naive_utc(clients.clock.now())
-    due = [key for key in keys if look.is_due(row_id(key))]
+    due = [key for key in keys if selection.is_due(row_id(key))]
     rows = [row for row in ndb.get_multi(due) if row is not None]
     if not rows:
         return RelayResult(0, [], [])

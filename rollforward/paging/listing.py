@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rollforward.paging.ranges import Edge, Entry, Range
-from rollforward.paging.tokens import PageTokens, Place
+from rollforward.paging.tokens import PageTokens, Position
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class BadPageSizeError(ValueError):
     """The size of a page is no whole number from 0 on."""
 
 
-class SharedPlaceError(Exception):
+class DuplicatePositionError(Exception):
     """Two rows of a list have the same position: one of them could be skipped between pages."""
 
 
@@ -66,23 +66,23 @@ class Listing:
         Raises:
             BadPageTokenError: the token is none of this list; no row was read.
             BadPageSizeError: the size is no number; no row was read.
-            SharedPlaceError: the order of `rows` does not tell two of them apart.
+            DuplicatePositionError: the order of `rows` does not tell two of them apart.
             UnplacedRowError: a row has no value of the property that orders the list.
         """
-        size, scope = self.clamped(page_size), self._scope(rows, filters)
+        size, scope = self.bounded(page_size), self._scope(rows, filters)
         place = tokens.read(self.name, scope, page_token) if page_token else None
         is_previous = place is not None and place.is_previous
         backward = is_previous != self.descending
         # One more than asked tells whether there is a further page.
         entries = rows.start(place.edge if place else None, size + 1, backward=backward)()
-        _check_places(entries)
+        _check_positions(entries)
         shown = list(entries[:size])
         if is_previous:
             shown.reverse()
         has_beyond = len(entries) > size
 
         def token(edge: Edge, *, is_previous: bool) -> str:
-            return tokens.sign(self.name, scope, Place(edge, is_previous))
+            return tokens.sign(self.name, scope, Position(edge, is_previous))
 
         # The rows that the token came from lie on that side: they need no reading.
         has_previous = has_beyond if is_previous else place is not None
@@ -103,7 +103,7 @@ class Listing:
         filters: Mapping[str, str] | None = None,
     ) -> str:
         """Return the token of the page that begins at a position: the address of a row."""
-        place = Place(Edge(position, inclusive=True), is_previous=False)
+        place = Position(Edge(position, inclusive=True), is_previous=False)
         return tokens.sign(self.name, self._scope(rows, filters), place)
 
     def _scope(self, rows: Range[T], filters: Mapping[str, str] | None) -> dict[str, str]:
@@ -112,13 +112,13 @@ class Listing:
         named = {f"filter {name}": value for name, value in (filters or {}).items()}
         return {**named, "order": f"{direction}: {rows.order}"}
 
-    def clamped(self, page_size: int | str | None) -> int:
+    def bounded(self, page_size: int | str | None) -> int:
         """Return the size of a page, as a caller gave it or by default.
 
         Raises:
             BadPageSizeError: it is no whole number from 0 on.
 
-        >>> [Listing("l").clamped(size) for size in (None, "", "0", "7", "1000000000")]
+        >>> [Listing("l").bounded(size) for size in (None, "", "0", "7", "1000000000")]
         [20, 20, 20, 7, 100]
         """
         text = str(page_size or 0)
@@ -128,7 +128,7 @@ class Listing:
         return min(size or self.page_size, self.max_page_size)
 
 
-def _edges(shown: Sequence[Entry[T]], place: Place | None) -> tuple[Edge | None, Edge | None]:
+def _edges(shown: Sequence[Entry[T]], place: Position | None) -> tuple[Edge | None, Edge | None]:
     """Return where the pages before and after some rows begin.
 
     An empty page has the place where it began on both sides. A row at that place belongs to the
@@ -141,10 +141,10 @@ def _edges(shown: Sequence[Entry[T]], place: Place | None) -> tuple[Edge | None,
     return (Edge(place.edge.position, inclusive=not place.edge.inclusive),) * 2
 
 
-def _check_places(entries: Sequence[Entry[T]]) -> None:
+def _check_positions(entries: Sequence[Entry[T]]) -> None:
     for one, other in itertools.pairwise(entries):
         if one.position == other.position:
-            raise SharedPlaceError(
+            raise DuplicatePositionError(
                 f"two rows share the position {one.position!r:.80}: order by a unique value, as "
                 "order_key makes of several"
             )

@@ -81,7 +81,7 @@ class KeyRange(Range[Any]):
             raise ValueError("prefix of a key range must be at least one letter, got ''")
         self._kind = kind
         self._prefix = prefix
-        self._end = _behind(prefix)
+        self._end = _after(prefix)
         self._query = kind.query(*filters)
 
     def start(
@@ -132,7 +132,7 @@ class QueryRange(Range[Any]):
         self._query = query
         self._by = by
         self._prefix = prefix
-        self._ends = (prefix, _behind(prefix)) if prefix else (None, None)
+        self._ends = (prefix, _after(prefix)) if prefix else (None, None)
         self._codec = _codec(by)
 
     def start(
@@ -168,10 +168,10 @@ class _PositionCodec:
     value: Callable[[str], Any]
 
 
-def _behind(prefix: str) -> str:
+def _after(prefix: str) -> str:
     """Return the first text behind all that begin with a prefix, by UTF-8 and by UTF-16 alike.
 
-    >>> _behind("tag:python|")
+    >>> _after("tag:python|")
     'tag:python}'
     """
     prefix.encode()  # A surrogate has no bytes: UnicodeEncodeError is a ValueError.

@@ -118,7 +118,7 @@ def ready_items(queue: str, partition: int, now_utc: datetime.datetime) -> Any:
     return PullItem.query(PullItem.ready >= lower, PullItem.ready <= upper).order(PullItem.ready)
 
 
-def tagged_items(group: str, partition: int, now_utc: datetime.datetime) -> Any:
+def items_with_tag(group: str, partition: int, now_utc: datetime.datetime) -> Any:
     """Return the query for a partition's items of one group, the oldest first."""
     lower, upper = f"{group}|{partition:02d}|", ready_at(group, partition, now_utc)
     return PullItem.query(PullItem.tagged >= lower, PullItem.tagged <= upper).order(PullItem.tagged)

@@ -19,7 +19,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, RETRIED
-from rollforward.datastore.versions import CHANGED, commit_unchanged, read_versions
+from rollforward.datastore.versions import CHANGED, commit_if_current, read_versions
 from rollforward.pull_queues.add import make_ready
 from rollforward.pull_queues.entities import (
     PullItem,
@@ -27,9 +27,9 @@ from rollforward.pull_queues.entities import (
     ack_key,
     dead_at,
     item_key,
+    items_with_tag,
     ready_items,
     tag_group,
-    tagged_items,
     time_of,
 )
 from rollforward.pull_queues.items import ItemId, Lease, Oldest
@@ -99,7 +99,7 @@ class _Call:
             return None if keys else ([], True)
         proof = self.clients.new_id()
         for item, _ in rows:
-            _hand_out(item, self.shape, proof, self.now_utc, self.ends)
+            _claim_item(item, self.shape, proof, self.now_utc, self.ends)
         versions = _commit(self.clients, rows, proof)
         if versions is None:
             return None
@@ -120,7 +120,7 @@ class _Call:
     def _query(self, partition: int) -> Any:
         if self.group is None:
             return ready_items(self.shape.name, partition, self.now_utc)
-        return tagged_items(self.group, partition, self.now_utc)
+        return items_with_tag(self.group, partition, self.now_utc)
 
     def _is_ready(self, item: PullItem) -> bool:
         return item.ready is not None and time_of(item.ready) <= self.now_utc
@@ -179,7 +179,7 @@ def oldest(shape: Shape, now_utc: datetime.datetime) -> PullItem | None:
     return min(heads, key=lambda head: time_of(head.ready), default=None)
 
 
-def _hand_out(
+def _claim_item(
     item: PullItem, shape: Shape, proof: str, now_utc: datetime.datetime, ends: datetime.datetime
 ) -> None:
     """Lease an item, or let it be a dead letter if it was leased as often as it may be."""
@@ -195,7 +195,7 @@ def _hand_out(
 def _commit(clients: Clients, rows: Sequence[Versioned], proof: str) -> list[int] | None:
     """Write items at their versions; return the new ones. None: another worker was faster."""
     try:
-        return commit_unchanged(clients.datastore, puts=rows)
+        return commit_if_current(clients.datastore, puts=rows)
     except OUTCOME_UNKNOWN:
         stored = read_versions(clients.datastore, [item.key for item, _ in rows])
         if any(row is None or row[0].lease != proof for row in stored):
@@ -287,4 +287,4 @@ def _delete(clients: Clients, shape: Shape, leases: Sequence[Lease], receipt_key
     )
     versions = [lease.version for lease in leases]
     deletes = list(zip(_keys(shape, leases), versions, strict=True))
-    commit_unchanged(clients.datastore, puts=[(receipt, None)], deletes=deletes)
+    commit_if_current(clients.datastore, puts=[(receipt, None)], deletes=deletes)

@@ -29,7 +29,7 @@ from rollforward.tasks.runs import (
     RunRefusedError,
     RunVerb,
     UnknownLetterError,
-    standing_run,
+    named_run,
 )
 
 PATTERN = "pull-queues"
@@ -64,11 +64,11 @@ def queue_details(clients: Clients, queue: PullQueue) -> RunDetails:
     }
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
     return RunDetails(
-        standing_run(PATTERN, queue.name, verbs), issues=issues, numbers=numbers, has_letters=True
+        named_run(PATTERN, queue.name, verbs), issues=issues, numbers=numbers, has_letters=True
     )
 
 
-def _place_of(cursor: str) -> tuple[str, str] | None:
+def _parse_cursor(cursor: str) -> tuple[str, str] | None:
     """Return the time and the id after which a page begins; None: it is the first one.
 
     Raises:
@@ -88,7 +88,7 @@ def letters_of(queue: PullQueue, query: LetterQuery) -> LetterPage:
     Raises:
         BadCursorError: the cursor is not from a page.
     """
-    place, limit = _place_of(query.cursor), query.limit
+    place, limit = _parse_cursor(query.cursor), query.limit
     since, until = (naive_utc(at) if at else None for at in (query.died.since, query.died.until))
     if place is not None:
         same, later = dead_items_after(queue.name, *place, until=until)

@@ -88,7 +88,7 @@ class PullQueues(Pattern[PullQueue]):
                 break
         return deleted
 
-    def standing(self, parts: Sequence[PullQueue]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[PullQueue]) -> Iterable[str]:
         return [queue.name for queue in parts]
 
     def run(self, clients: Clients, parts: Sequence[PullQueue], run_id: str) -> RunDetails:

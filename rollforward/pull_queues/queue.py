@@ -138,7 +138,7 @@ class PullQueue:
             google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again
                 is safe.
         """
-        newest = _newest(leases)
+        newest = _latest(leases)
         groups = batched(newest, leasing.MAX_ITEMS)
         lost = [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]
         return [lease for lease in leases if lease not in newest or lease in lost]
@@ -188,7 +188,7 @@ class PullQueue:
     def _move(
         self, clients: Clients, leases: Sequence[Lease], to: datetime.datetime
     ) -> list[Lease]:
-        groups = batched(_newest(leases), leasing.MAX_ITEMS)
+        groups = batched(_latest(leases), leasing.MAX_ITEMS)
         return [held for group in groups for held in leasing.move(clients, self._shape, group, to)]
 
     def oldest_ready_s(self, clients: Clients) -> float:
@@ -201,7 +201,7 @@ class PullQueue:
         return leasing.Shape(self.name, self.partitions, self.max_deliveries)
 
 
-def _newest(leases: Sequence[Lease]) -> list[Lease]:
+def _latest(leases: Sequence[Lease]) -> list[Lease]:
     """Return the newest lease of each item, in an order of their own: a commit names it once."""
     by_version = sorted(leases, key=lambda lease: lease.version)
     newest = {lease.id: lease for lease in by_version}

@@ -18,7 +18,7 @@ from rollforward.query_cache.entry import CacheEntry, generation, space_of
 from rollforward.query_cache.envelope import Envelope
 from rollforward.query_cache.lease import RefreshLease
 from rollforward.query_cache.single_flight import Flights
-from rollforward.query_cache.stats import Tally
+from rollforward.query_cache.stats import Counts
 from rollforward.runtime import Clients
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class QueryState:
     """A process's memory of a query."""
 
     flights: Flights
-    tally: Tally
+    tally: Counts
     epoch: list[int]  # How often this process has invalidated it.
 
 
@@ -91,7 +91,7 @@ class QueryCall(Generic[T]):
 
     def read(self) -> CachedResult[T]:
         if ndb.in_transaction():  # What it reads has to be of its own moment.
-            return self._told(self._computed(), kinds.UNCACHED)
+            return self._to_result(self._call_function(), kinds.UNCACHED)
         entry = self.entry()
         if entry is None:
             return self._fly(f"{space_of(self._clients, self._terms.name)}:{self._asked}", None)
@@ -106,7 +106,9 @@ class QueryCall(Generic[T]):
             fresh = self._refresh(entry, envelope)
             if fresh is not None:
                 return fresh
-        return self._told(envelope, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s)
+        return self._to_result(
+            envelope, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s
+        )
 
     def entry(self) -> CacheEntry | None:
         """Return the place of the value; None: memcached is away."""
@@ -129,8 +131,8 @@ class QueryCall(Generic[T]):
                 fresh = self._stored_meanwhile(entry, expired)
                 state = kinds.REFRESHED if fresh is None else kinds.HIT
                 with lease.renewed():
-                    fresh = fresh or self._computed_and_stored(entry)
-                lease.give_back()
+                    fresh = fresh or self._call_and_store(entry)
+                lease.release()
         except Exception as error:
             # The lease and the old value stay until their end, so no other caller tries at once.
             log.warning("%s is not refreshed, its old value stays: %s", self._terms.name, error)
@@ -138,7 +140,7 @@ class QueryCall(Generic[T]):
         finally:
             self._state.flights.end(key)
             flight.land(fresh)
-        return None if fresh is None else self._told(fresh, state)
+        return None if fresh is None else self._to_result(fresh, state)
 
     def _fly(self, key: str, entry: CacheEntry | None) -> CachedResult[T]:
         """Compute a missing value, or wait for the thread that computes it."""
@@ -151,7 +153,7 @@ class QueryCall(Generic[T]):
         while not is_mine:
             shared = flight.follow()
             if shared is not None:
-                return self._told(shared, kinds.SHARED)
+                return self._to_result(shared, kinds.SHARED)
             flight, is_mine = self._state.flights.join(key)
         try:
             envelope, state = self._missed(entry)
@@ -161,12 +163,12 @@ class QueryCall(Generic[T]):
             raise
         self._state.flights.end(key)
         flight.land(envelope)
-        return self._told(envelope, state)
+        return self._to_result(envelope, state)
 
     def _missed(self, entry: CacheEntry | None) -> tuple[Envelope, str]:
         """Compute and store, or take the value that another process computes meanwhile."""
         if entry is None:
-            return self._computed(), kinds.UNCACHED
+            return self._call_function(), kinds.UNCACHED
         for _ in range(MAX_HOLDERS):
             lease = entry.lease(self._terms.lease_s)
             if lease is not None:
@@ -174,7 +176,7 @@ class QueryCall(Generic[T]):
             theirs = entry.wait(self._terms.lease_s, self._is_decodable)
             if theirs is not None:
                 return theirs, kinds.SHARED
-        return self._computed_and_stored(entry), kinds.MISS
+        return self._call_and_store(entry), kinds.MISS
 
     def _led(self, entry: CacheEntry, lease: RefreshLease) -> tuple[Envelope, str]:
         """Compute and store under a lease, unless its last holder has."""
@@ -183,9 +185,9 @@ class QueryCall(Generic[T]):
             if theirs is not None:
                 return theirs, kinds.SHARED
             with lease.renewed():
-                return self._computed_and_stored(entry), kinds.MISS
+                return self._call_and_store(entry), kinds.MISS
         finally:
-            lease.give_back()
+            lease.release()
 
     def _stored_meanwhile(self, entry: CacheEntry, seen: Envelope | None) -> Envelope | None:
         """Return a newer value than the one seen, as a former holder of the lease may store one."""
@@ -193,15 +195,15 @@ class QueryCall(Generic[T]):
         is_newer = stored is not None and (seen is None or stored.at_s > seen.at_s)
         return stored if is_newer and self._decoded(stored) is not None else None
 
-    def _computed_and_stored(self, entry: CacheEntry) -> Envelope:
-        envelope = self._computed()
+    def _call_and_store(self, entry: CacheEntry) -> Envelope:
+        envelope = self._call_function()
         if (newer := self._stored_meanwhile(entry, envelope)) is not None:
             return newer  # This process stood still, and another one has computed since.
         if not entry.store(envelope) and entry.is_too_large(envelope):
             self._tally.record(kinds.TOO_LARGE)
         return envelope
 
-    def _computed(self) -> Envelope:
+    def _call_function(self) -> Envelope:
         """Call the function.
 
         Raises:
@@ -233,7 +235,7 @@ class QueryCall(Generic[T]):
         except pydantic.ValidationError:
             return None
 
-    def _told(
+    def _to_result(
         self, envelope: Envelope, state: str, value: tuple[T] | None = None, age_s: float = 0.0
     ) -> CachedResult[T]:
         self._tally.record(state)

@@ -65,7 +65,7 @@ def unpack(key: str, data: bytes | None) -> Envelope | None:
         return None
     line, _, body = data.partition(b"\n")
     header = _parsed(line)
-    if not isinstance(header, list) or len(header) != 6 or not _is_sound(header):
+    if not isinstance(header, list) or len(header) != 6 or not _is_valid(header):
         return None
     version, at_s, took_s, reads, round_trips, checksum = header
     if version != VERSION or checksum != _checksum(key, body):
@@ -82,7 +82,7 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
-def _is_sound(header: list[Any]) -> bool:
+def _is_valid(header: list[Any]) -> bool:
     *numbers, checksum = header
     are_numbers = all(type(n) in (int, float) and math.isfinite(n) and n >= 0 for n in numbers)
     return are_numbers and all(type(n) is int for n in numbers[3:]) and isinstance(checksum, str)

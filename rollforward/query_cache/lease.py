@@ -35,21 +35,21 @@ class RefreshLease:
         lease = cls(clients, key, lease_s)
         return lease if clients.cache.add(key, lease._value(), lease_s) else None
 
-    def is_held(self) -> bool:
+    def is_owned(self) -> bool:
         """Return whether it is this process's still."""
         return holder_of(self._clients.cache.get(self._key)) == self._token
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:
         """Keep it for as long as the block takes."""
-        with self._clients.heart.beating(self._renew, self._lease_s / RENEWALS):
+        with self._clients.heart.heartbeat(self._renew, self._lease_s / RENEWALS):
             yield
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End it, unless it is another's by now."""
         with self._lock:  # A renewal may be under way.
             self._has_ended = True
-        if self.is_held():
+        if self.is_owned():
             self._clients.cache.delete(self._key)
 
     def _renew(self) -> None:

@@ -18,7 +18,7 @@ from google.cloud import ndb
 from rollforward.query_cache.call import CachedResult, QueryCall, QueryState, Terms
 from rollforward.query_cache.entry import new_generation, space_of
 from rollforward.query_cache.single_flight import Flights
-from rollforward.query_cache.stats import CacheStats, Tally
+from rollforward.query_cache.stats import CacheStats, Counts
 from rollforward.runtime import Clients
 from rollforward.runtime.cache import MAX_TTL_S
 from rollforward.runtime.type_adapters import adapter_of, shape_of
@@ -85,7 +85,12 @@ class CachedQuery(Generic[P, T]):
         bound.apply_defaults()
         compute = partial(self.function, *bound.args, **bound.kwargs)
         return QueryCall(
-            clients, self.terms, self.state(clients), self.adapter, self._asked(bound), compute
+            clients,
+            self.terms,
+            self.state(clients),
+            self.adapter,
+            self._arguments_text(bound),
+            compute,
         )
 
     def invalidate(self, clients: Clients) -> bool:
@@ -118,7 +123,7 @@ class CachedQuery(Generic[P, T]):
         """Return this process's memory of the query."""
         space = space_of(clients, self.terms.name)
         return clients.process_state.get_or_create(
-            space, lambda: QueryState(Flights(), Tally(clients, space), [0])
+            space, lambda: QueryState(Flights(), Counts(clients, space), [0])
         )
 
     @functools.cached_property
@@ -126,7 +131,7 @@ class CachedQuery(Generic[P, T]):
         """The validator of results, built on first use because that is slow."""
         return adapter_of(self._returns)
 
-    def _asked(self, bound: inspect.BoundArguments) -> str:
+    def _arguments_text(self, bound: inspect.BoundArguments) -> str:
         """Return the arguments as a text: equal for equal arguments of one function.
 
         Versions of the code with another type of result share no values. Neither do two functions

@@ -64,7 +64,7 @@ class CacheStats:
         return free / self.calls if self.calls else None
 
 
-class Tally:
+class Counts:
     """This process's counts for one name."""
 
     def __init__(self, clients: Clients, space: str) -> None:

@@ -45,16 +45,16 @@ class Turn:
         if 0 <= (now_utc - self._shown).total_seconds() < PROGRESS_S:
             return
         self._shown, self._steps = now_utc, self._steps + 1
-        if self._is_mine():
+        if self._is_owner():
             value = b"%s.%d" % (self._token, self._steps)
             self._clients.cache.set(self._name, value, TTL_S)
 
     def end(self) -> None:
         """Release the lock, unless it is another's."""
-        if self._is_mine():
+        if self._is_owner():
             self._clients.cache.delete(self._name)
 
-    def _is_mine(self) -> bool:
+    def _is_owner(self) -> bool:
         held = self._clients.cache.get(self._name)
         return held is not None and held.partition(b".")[0] == self._token
 

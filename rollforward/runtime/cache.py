@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 from pymemcache.client.base import PooledClient
 from pymemcache.exceptions import MemcacheError
 
-from rollforward.tracing.spans import noted_call
+from rollforward.tracing.spans import leaf_span
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,10 @@ class MemcachedCache:
     def _attempt(self, name: str, operation: Callable[[], T], otherwise: T) -> T:
         if self._monotonic() < self._away_until:
             return otherwise
-        with noted_call(f"memcached {name}", {"db.system": "memcached"}):
-            return self._answer(operation, otherwise)
+        with leaf_span(f"memcached {name}", {"db.system": "memcached"}):
+            return self._call_or(operation, otherwise)
 
-    def _answer(self, operation: Callable[[], T], otherwise: T) -> T:
+    def _call_or(self, operation: Callable[[], T], otherwise: T) -> T:
         try:
             answer = operation()
         except OSError as error:

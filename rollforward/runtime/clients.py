@@ -46,7 +46,7 @@ class Relay(Protocol):
         """Create the tasks of some committed rows, now or soon."""
         ...
 
-    def look(self, clients: Clients, rows: Sequence[Any]) -> None:
+    def resolve(self, clients: Clients, rows: Sequence[Any]) -> None:
         """Create the tasks of the rows that turn out to be committed."""
         ...
 

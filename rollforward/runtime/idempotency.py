@@ -81,11 +81,11 @@ class RequestGroup(Generic[Q, A]):
         self.stored[i] = receipt
         self.answers[i] = self.duplicate_of(i, receipt)
 
-    def all_answers(self) -> list[A | Exception]:
+    def all_results(self) -> list[A | Exception]:
         """Return an answer for each request."""
-        return [self._answer(i, first) for i, first in enumerate(self._first_of)]
+        return [self._result(i, first) for i, first in enumerate(self._first_of)]
 
-    def _answer(self, i: int, first: int) -> A | Exception:
+    def _result(self, i: int, first: int) -> A | Exception:
         answer = self.answers[first]
         if first == i:
             return answer

@@ -51,7 +51,7 @@ class TaskQueue(Protocol):
         """Create many, 100 a call; return for each message what `create` would."""
         ...
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create many, 100 a call; return the answer or the error of each message."""
         ...
 
@@ -99,6 +99,6 @@ class DeadTaskLane(Protocol):
         """Let the task of a dead task wait again; if it blocks the key, it runs first."""
         ...
 
-    def let_pass_in_transaction(self, clients: Clients, *, dead_id: str) -> None:
+    def unblock_in_transaction(self, clients: Clients, *, dead_id: str) -> None:
         """Unblock the key, if this dead task, which is deleted, blocks it."""
         ...

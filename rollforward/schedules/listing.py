@@ -29,7 +29,7 @@ from rollforward.schedules.entities import RecentTick, row_key, rows_between, ro
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.errors import BadArgumentsError
-from rollforward.tasks.runs import BadCursorError, place_of, timed_cursor
+from rollforward.tasks.runs import BadCursorError, parse_cursor, timed_cursor
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import CANCELLED, GIVEN_UP, handle_key
 from rollforward.tasks.stored.names import hashed_name
@@ -150,7 +150,7 @@ def user_schedules_due(
     Raises:
         BadCursorError: it is of no page of this time.
     """
-    place = place_of(start_after, "after must be next_after of a list")
+    place = parse_cursor(start_after, "after must be next_after of a list")
     if place is not None and not due.has(place[0].replace(tzinfo=datetime.UTC)):
         raise BadCursorError("after must be next_after of a list of the same time")
     since, until = (naive_utc(at) if at else None for at in (due.since, due.until))

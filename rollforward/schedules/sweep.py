@@ -11,7 +11,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.schedules.declaration import Schedule
 from rollforward.schedules.entities import ScheduleRow, overdue_rows, row_key
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, advance, put_row
@@ -33,7 +33,7 @@ def sweep(
     )
     now_utc = naive_utc(clients.clock.now())
     rows = overdue_rows(now_utc - datetime.timedelta(seconds=stale_s)).fetch(MAX_PER_SWEEP)
-    run_each(
+    run_all(
         (f"the schedule {row.key.id()} was not moved", partial(_move, clients, schedules, row))
         for row in rows
     ).raise_first()

@@ -18,7 +18,7 @@ A record changes its type on its way from a source through a computation to a si
 
     Type            Made by                     Lives in
     PushedRecord    the app                     the arguments of `Pipeline.push`
-    IncomingRecord  `exchange.ingest`           a source's commit: checked, the value as text
+    InboundRecord  `exchange.ingest`           a source's commit: checked, the value as text
     InboxRecord     `exchange`                  a chunk in the inbox of an interval
     KeyedRecord     `storage.inbox`             a bundle: the value decoded
     Record          `execution.bundle_runner`   the call of a hook

@@ -17,7 +17,7 @@ from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import SystemClock
 from rollforward.streams.exchange.effect_pool import EffectPool
-from rollforward.streams.execution.quarantine import blame_records
+from rollforward.streams.execution.quarantine import find_culprit
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment, StreamConfig
 from rollforward.streams.model.errors import MissingCodeError
@@ -180,7 +180,7 @@ class Engine:
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:
             return self._deliver(call, call.delivery)
-        with blame_records():
+        with find_culprit():
             puts = [(bodies.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
             inserts = [(bodies.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(bodies.Name(*key), at) for key, at in call.deletes]

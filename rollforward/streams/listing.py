@@ -33,7 +33,7 @@ from rollforward.tasks.runs import (
     RunRefusedError,
     RunVerb,
     UnknownLetterError,
-    standing_run,
+    named_run,
 )
 
 PATTERN = "streams"
@@ -61,7 +61,7 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     numbers |= _subscriber_facts(engine, overview)
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
     return RunDetails(
-        standing_run(PATTERN, pipeline.name, verbs),
+        named_run(PATTERN, pipeline.name, verbs),
         issues=issues,
         numbers=numbers,
         rows=[_row(overview, name, engine.environment.now_ms()) for name in overview.intervals],

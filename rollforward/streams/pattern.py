@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.streams import listing
 from rollforward.streams.driver import tasks_of
 from rollforward.streams.gauges import gauges_of
@@ -43,14 +43,14 @@ class Streams(Pattern[Pipeline]):
         self, clients: Clients, parts: Sequence[Pipeline], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
         """Advance the watermarks of each pipeline, and wake intervals that have work."""
-        results = run_each(
+        results = run_all(
             (f"the sweep of {part.name} failed", partial(sweep_pipeline, clients, part))
             for part in parts
         )
         results.raise_first()
         return {"woken": sum(results.returned)}
 
-    def standing(self, parts: Sequence[Pipeline]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[Pipeline]) -> Iterable[str]:
         return [part.name for part in parts]
 
     def run(self, clients: Clients, parts: Sequence[Pipeline], run_id: str) -> RunDetails:

@@ -19,7 +19,7 @@ from rollforward.streams.exchange.ingest import (
     IngestRequest,
     IngestResult,
     encoded_record,
-    incoming_record,
+    inbound_record,
     ingest,
 )
 from rollforward.streams.exchange.pulling import Partition, pull_wake
@@ -33,7 +33,7 @@ from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.bundle import REPLAY
 from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.errors import BackpressureError, BadRecordError, MissingCodeError
-from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, incoming_value
+from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, inbound_value
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.model.sources import PullSource, PushSource
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
@@ -107,9 +107,7 @@ class Pipeline(Declaration):
         _check_pushed(records)
         engine = Engine(clients, self)
         incoming = [
-            incoming_record(
-                engine.environment, stream, pushed.value, pushed.timestamp_ms, pushed.id
-            )
+            inbound_record(engine.environment, stream, pushed.value, pushed.timestamp_ms, pushed.id)
             for pushed in records
         ]
         size = sum(len(record.text) for record in incoming)
@@ -136,7 +134,7 @@ class Pipeline(Declaration):
             UnknownStreamError, BadRecordError: the record is invalid.
         """
         _check_push(self, stream, process)
-        text, value = incoming_value(self.codecs, stream, value)
+        text, value = inbound_value(self.codecs, stream, value)
         check_time(timestamp_ms)
         is_encoded = encoded_of(text) is not None
         sent = text if is_encoded else value
@@ -185,7 +183,7 @@ class Pipeline(Declaration):
         Raises:
             UnknownStreamError: the computation is unknown.
             BadLayoutError: an interval begins there already, there are 64, or the computation is a
-                sink whose intervals are fixed (`Sink.fixed_because`).
+                sink whose intervals are fixed (`Sink.fixed_reason`).
             Retry, Unavailable: repeat it; it may have been done.
         """
         run_steps(clients, self, split, computation, slot)
@@ -378,7 +376,7 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
         _check_push(pipeline, args.stream, args.process)
         engine = Engine(clients, pipeline)
         try:
-            record = (encoded_record if args.is_encoded else incoming_record)(
+            record = (encoded_record if args.is_encoded else inbound_record)(
                 engine.environment, args.stream, args.value, args.timestamp_ms, args.id
             )
         except MissingCodeError as error:

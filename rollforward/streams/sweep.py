@@ -17,7 +17,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import history_of, running_computations
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.sources import PullSource
-from rollforward.streams.publications.log import is_behind
+from rollforward.streams.publications.log import has_more
 from rollforward.streams.publications.retention import delete_read_rows
 from rollforward.streams.publications.subscription import Subscription
 from rollforward.streams.storage.remote_calls import CreateTasks, Read, Steps
@@ -142,7 +142,7 @@ def _wake_ended(
     """Wake the reader of a published stream that has got late records after its end."""
     if not isinstance(source, Subscription):
         return 0
-    is_due = yield from is_behind(source, partition.name, row.position)
+    is_due = yield from has_more(source, partition.name, row.position)
     if is_due:
         suffix = sweep_suffix(environment)
         yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])

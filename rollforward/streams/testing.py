@@ -31,7 +31,7 @@ from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord, Targ
 from rollforward.streams.model.codecs import Undecodable
 from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
 from rollforward.streams.model.key_state import NOTHING, KeyState
-from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, incoming_value
+from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, inbound_value
 from rollforward.streams.model.sink import Sink, SinkRecord
 
 
@@ -143,7 +143,7 @@ class StreamTest:
         """
         self.pipeline.source(stream)
         codecs = self.pipeline.codecs
-        texts = [(*incoming_value(codecs, stream, value), check_time(at)) for value, at in records]
+        texts = [(*inbound_value(codecs, stream, value), check_time(at)) for value, at in records]
         for text, value, at in texts:
             floor, targets = self._sources[stream], self._graph.route(stream, value)
             self._deliver(stream, text, at, floor if at < floor else 0, targets)
@@ -269,7 +269,7 @@ class StreamTest:
 
         def run(*, is_careful: bool = False) -> Effects:
             return run_bundle(
-                self._graph.computations[name], keys.states, [*map(self._fresh, inputs)],
+                self._graph.computations[name], keys.states, [*map(self._copy, inputs)],
                 watermark=watermark, now_ms=self.now_ms, due=due, route=self._graph.route,
                 codecs=self.pipeline.codecs, is_careful=is_careful,
             )  # fmt: skip
@@ -312,6 +312,6 @@ class StreamTest:
             else:
                 self._inboxes[target.computation].append(record)
 
-    def _fresh(self, record: KeyedRecord) -> KeyedRecord:
+    def _copy(self, record: KeyedRecord) -> KeyedRecord:
         """Return a record with a newly decoded value, as no hook has changed it."""
         return record._replace(value=self.pipeline.codecs.read(record.text))

@@ -45,7 +45,7 @@ class ArgumentsCodec(Generic[A]):
         self.read(body)
         return body
 
-    def said(self, args: A) -> str:
+    def args_json(self, args: A) -> str:
         """Return arguments as JSON, without fields that have their default."""
         return self._adapter.dump_json(args, exclude_defaults=True, warnings=False).decode()
 

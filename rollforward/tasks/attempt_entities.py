@@ -44,6 +44,6 @@ def expired_attempts(now_utc: datetime.datetime) -> Any:
     return TaskAttempts.query(TaskAttempts.expires <= now_utc).order(TaskAttempts.expires)
 
 
-def newest_attempts() -> Any:
+def latest_attempts() -> Any:
     """Return the query for the attempts, those changed last first."""
     return TaskAttempts.query().order(-TaskAttempts.expires)

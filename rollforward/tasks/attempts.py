@@ -91,7 +91,7 @@ class TaskDelivery:
         return self.number >= NOTED_FROM and self.last_answer != str(LOST_RACE)
 
 
-def under_way(delivery: TaskDelivery) -> AbstractContextManager[None]:
+def delivery_context(delivery: TaskDelivery) -> AbstractContextManager[None]:
     """Let what runs inside know its task, and so each of its log entries."""
     queue, name = (text.rpartition("/")[2] for text in (delivery.queue, delivery.task_name))
     task = telemetry.TaskContext(name, queue, delivery.path, delivery.number)
@@ -123,10 +123,10 @@ def begin(clients: Clients, delivery: TaskDelivery) -> int:
             row.put()
         return failures
 
-    return _quietly(lambda: transact(note)) if delivery.is_noted else 0
+    return _without_errors(lambda: transact(note)) if delivery.is_noted else 0
 
 
-def end_well(delivery: TaskDelivery) -> None:
+def finish_delivery(delivery: TaskDelivery) -> None:
     """Forget the attempts of a task that is done."""
     if delivery.is_noted or delivery.waits or delivery.last_answer == str(FAILED):
         discard(delivery)
@@ -142,7 +142,7 @@ def end_later(clients: Clients, delivery: TaskDelivery) -> None:
         return _end(row, delivery)
 
     if delivery.is_noted:
-        _quietly(lambda: transact(note))
+        _without_errors(lambda: transact(note))
 
 
 def end_waiting(clients: Clients, delivery: TaskDelivery, after_s: float) -> None:
@@ -162,7 +162,7 @@ def end_waiting(clients: Clients, delivery: TaskDelivery, after_s: float) -> Non
         return _end(row, delivery)
 
     if delivery.is_noted or after_s > EXPIRES_S / 2:
-        _quietly(lambda: transact(note))
+        _without_errors(lambda: transact(note))
 
 
 def fail(clients: Clients, delivery: TaskDelivery, error: str = "") -> int:
@@ -184,7 +184,7 @@ def fail(clients: Clients, delivery: TaskDelivery, error: str = "") -> int:
         _back_off(clients, row, _failures(row, delivery))
         return _end(row, delivery)
 
-    return _quietly(lambda: transact(count))
+    return _without_errors(lambda: transact(count))
 
 
 def is_old(clients: Clients, delivery: TaskDelivery) -> bool:
@@ -213,7 +213,7 @@ def is_old(clients: Clients, delivery: TaskDelivery) -> bool:
 def discard(delivery: TaskDelivery) -> None:
     """Delete the attempts of one task."""
     key = attempts_key(delivery.attempts_id)
-    _quietly(lambda: len(ndb.delete_multi([key])))
+    _without_errors(lambda: len(ndb.delete_multi([key])))
 
 
 def delete_expired(clients: Clients) -> int:
@@ -280,7 +280,7 @@ def _failures(row: TaskAttempts, delivery: TaskDelivery) -> int:
     return int(row.failures) + len(unheard)
 
 
-def _quietly(note: Callable[[], int]) -> int:
+def _without_errors(note: Callable[[], int]) -> int:
     try:
         return note()
     except rpc_errors.GoogleAPIError as error:

@@ -124,7 +124,7 @@ class CloudTaskQueue:
 
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
         created = []
-        for result in self.create_each(messages):
+        for result in self.create_all(messages):
             if isinstance(result, _NO_ANSWER):
                 raise Unavailable(f"Cloud Tasks: {type(result).__name__}: {result}") from result
             if isinstance(result, Exception):
@@ -132,7 +132,7 @@ class CloudTaskQueue:
             created.append(result)
         return created
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create many; one that is refused takes no other with it.
 
         A circuit breaker per queue: when none of a call's messages is answered, the queue's
@@ -236,7 +236,7 @@ class CloudTaskQueue:
         from google.cloud import tasks_v2
 
         if len(messages) == 1:
-            return [self._create_alone(messages[0])]
+            return [self._create_single(messages[0])]
         requests = [self._request(message) for message in messages]
         request = tasks_v2.BatchCreateTasksRequest(
             parent=self._queue_path(messages[0].queue), requests=requests
@@ -246,11 +246,11 @@ class CloudTaskQueue:
         except _ERRORS as error:
             batch = _Batch({}, error)
         return [
-            self._create_alone(message) if isinstance(result, NOT_AS_A_BATCH) else result
+            self._create_single(message) if isinstance(result, NOT_AS_A_BATCH) else result
             for message, result in zip(messages, batch.results(len(messages)), strict=True)
         ]
 
-    def _create_alone(self, message: Message) -> bool | Exception:
+    def _create_single(self, message: Message) -> bool | Exception:
         try:
             return self.create(message)
         except _ERRORS as error:

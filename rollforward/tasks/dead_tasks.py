@@ -144,7 +144,7 @@ class _Deaths:
         for dead_id, (path, reason) in self.by_id.items():
             _log_death(path, reason, dead_id)
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         if self._transaction.doubt is not None:
             self.on_commit()
 

@@ -281,12 +281,12 @@ class Task(Generic[A]):
         most_bytes = MAX_BODY_BYTES if is_distant(clients, at) else MAX_TASK_BYTES
         return with_large_arguments(clients, message, most_bytes=most_bytes)
 
-    def said(self, args: A) -> str:
+    def args_json(self, args: A) -> str:
         """Return arguments as JSON that stays the same when a field is added to them.
 
         Fields that are as by default are left out.
         """
-        return self._codec.said(args)
+        return self._codec.args_json(args)
 
     @staticmethod
     def due(

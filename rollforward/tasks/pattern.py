@@ -97,7 +97,7 @@ class Pattern(Generic[P]):
         """Return the parts of other patterns that a part brings along."""
         return ()
 
-    def brings(self) -> Iterable[object]:
+    def extra_parts(self) -> Iterable[object]:
         """Return the parts of other patterns that the pattern brings into every app."""
         return ()
 
@@ -143,7 +143,7 @@ class Pattern(Generic[P]):
         """Return the run of this pattern that a run of another one works for; reads nothing."""
         return None
 
-    def standing(self, parts: Sequence[P]) -> Iterable[str]:
+    def part_names(self, parts: Sequence[P]) -> Iterable[str]:
         """Return the names of parts that work without an end: ids of runs that no list has."""
         return ()
 

@@ -74,7 +74,7 @@ def timed_cursor(at: datetime.datetime, row_id: str) -> str:
     return f"{time_text(at)}|{row_id}"
 
 
-def place_of(cursor: str, refusal: str) -> tuple[datetime.datetime, str] | None:
+def parse_cursor(cursor: str, refusal: str) -> tuple[datetime.datetime, str] | None:
     """Return the time and the id of a cursor by `timed_cursor`; None for "", the first page.
 
     Args:
@@ -148,7 +148,7 @@ class Run:
     part_of: RunLink | None = None
 
 
-def standing_run(pattern: str, name: str, verbs: Sequence[RunVerb] = ()) -> Run:
+def named_run(pattern: str, name: str, verbs: Sequence[RunVerb] = ()) -> Run:
     """Return a part that works without an end, by its name."""
     return Run(pattern, name, name, "running", "", None, None, {}, 0, verbs=verbs)
 
@@ -291,7 +291,7 @@ class LetterPage:
 
 
 @dataclass(frozen=True)
-class StandingPart:
+class NamedPart:
     """A part that works without an end: `Registry.run` shows it by its name."""
 
     pattern: str
@@ -389,12 +389,12 @@ def scanned(query: RunQuery) -> int:
     return min(MAX_SCANNED, query.max_reads // 2) if query.max_reads else MAX_SCANNED
 
 
-def newest(
+def latest_rows(
     query: RunQuery,
     rows_before: Callable[[datetime.datetime | None], Any],
     rows_at: Callable[[datetime.datetime], Any],
     begun: Callable[[R], datetime.datetime],
-    is_asked_for: Callable[[R], bool],
+    matches: Callable[[R], bool],
 ) -> tuple[list[R], datetime.datetime | None]:
     """Return the rows of a list, the newest first, and where the next list begins.
 
@@ -412,7 +412,7 @@ def newest(
         next_before = begun(rows[limit - 1])
         rows = [row for row in rows if begun(row) > next_before]
         rows += rows_at(next_before).fetch()
-    shown = [row for row in rows if is_asked_for(row)]
+    shown = [row for row in rows if matches(row)]
     if len(shown) > query.limit:
         next_before = begun(shown[query.limit - 1])
         shown = [row for row in shown if begun(row) >= next_before]

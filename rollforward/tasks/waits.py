@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _BORN = re.compile(r"[0-9a-f]{8}")
 
 
-def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
+def reschedule(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
     """Create a delivered task again, due in so many seconds.
 
     A wait of 30 days ends up to an hour earlier where the service's clock is behind: it takes no

@@ -45,7 +45,7 @@ class Cells:
         self._folder: Path | None = None
         self._memory = self._mapped(folder, file_bytes)
         try:
-            self._offsets = {(key, count): at for key, at, count in self._places(self._memory)}
+            self._offsets = {(key, count): at for key, at, count in self._entries(self._memory)}
         except (ValueError, TypeError, struct.error):  # Torn, as by a loss of power.
             self._memory[:] = bytes(file_bytes)
         if not any(self._memory[: self._USED.size]):
@@ -115,10 +115,10 @@ class Cells:
             yield path.read_bytes()
 
     def _rows(self, content: bytes) -> Iterator[tuple[Key, list[float]]]:
-        for key, at, count in self._places(content):
+        for key, at, count in self._entries(content):
             yield key, list(struct.unpack_from(f"{count}d", content, at))
 
-    def _places(self, content: bytes | mmap.mmap) -> Iterator[tuple[Key, int, int]]:
+    def _entries(self, content: bytes | mmap.mmap) -> Iterator[tuple[Key, int, int]]:
         """Yield the key of each row, and the place and the count of its numbers."""
         if len(content) < self._USED.size:
             return

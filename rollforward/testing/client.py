@@ -63,9 +63,9 @@ class AppClient(FlaskClient):
                 self, copy, buffered=buffered, follow_redirects=follow_redirects
             )
 
-        return self._repeated(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", send)
+        return self._retry(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", send)
 
-    def _repeated(self, name: str, send: Callable[[], TestResponse]) -> TestResponse:
+    def _retry(self, name: str, send: Callable[[], TestResponse]) -> TestResponse:
         """Send a request, and once more if a fault has broken it and the visitor is patient."""
         fired = self.world.plan.fired
         response = self._send(name, send)

@@ -14,7 +14,7 @@ from typing import Protocol
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.testing.injection import ERROR, OVERLAP, REPLY_LOST, Crash
-from rollforward.testing.leftovers import left_behind
+from rollforward.testing.leftovers import remaining_rows
 from rollforward.testing.world import (
     SWEPT_EVERY_S,
     NotHealedError,
@@ -78,26 +78,26 @@ class Player:
         sweeps = world.heal(lambda: self.scenario.is_done(tag), self.rounds)
         with world.context():
             self.scenario.check(tag, plan.fired)
-        self._judge(sweeps, kinds)
-        self._look_around()
+        self._check_outcome(sweeps, kinds)
+        self._check_clean()
         return calls
 
     def _prepare(self) -> None:
         """Forget the tasks of the play before."""
         self.world.engine.reset()
 
-    def _judge(self, sweeps: int, kinds: Collection[str]) -> None:
+    def _check_outcome(self, sweeps: int, kinds: Collection[str]) -> None:
         """Check how many sweeps were needed: no more than its faults may take."""
         limit = sum(self.most_sweeps.get(kind, 0) for kind in kinds)
         assert sweeps <= limit, f"{sweeps} sweeps instead of {limit}: {self.world.plan.fired}"
 
-    def _look_around(self) -> None:
+    def _check_clean(self) -> None:
         """Check that no row is left that has served, after one sweep more at most."""
         leaves: Collection[str] = getattr(self.scenario, "leaves", ())
         rows: list[str] = []
 
         def is_clean() -> bool:
-            rows[:] = left_behind(leaves)
+            rows[:] = remaining_rows(leaves)
             return not rows
 
         with contextlib.suppress(NotHealedError):

@@ -14,7 +14,7 @@ from rollforward.flask.settings import Settings
 from rollforward.runtime import Clients
 from rollforward.tasks import Task
 from rollforward.tasks.stored.arguments import load
-from rollforward.tasks.stored.envelope import opened
+from rollforward.tasks.stored.envelope import split_envelope
 from rollforward.testing.calls import SERVICES
 from rollforward.testing.client import AppClient, client_of
 from rollforward.testing.exploration import FAULTS, Exploration, Exploring
@@ -184,7 +184,7 @@ class Rollforward:
                     break
         bodies += [row.body.encode() for row in self.world.lane_rows() if row.path == task.path]
         with self.world.plan.unwatched():
-            return [task.read(load(opened(body))) for body in bodies]
+            return [task.read(load(split_envelope(body))) for body in bodies]
 
     def fail(
         self, *, next: str, fault: str = ERROR, times: int = 1, code: str = "UNAVAILABLE"

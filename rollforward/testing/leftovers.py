@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rollforward.continuations.entities import FINISHED, ContinuationPage, ContinuationRun, pages_of
-from rollforward.continuations.pages.totals import kept_totals
+from rollforward.continuations.pages.totals import slot_totals
 from rollforward.continuations.progress import RunTotals, item_issues
 from rollforward.fork_join.entities import WorkPack
 from rollforward.outbox.entities import OutboxLease, OutboxTask
@@ -20,7 +20,7 @@ from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.stored.entities import ArgumentsChunk
 
 
-def left_behind(leaves: Collection[str] = ()) -> list[str]:
+def remaining_rows(leaves: Collection[str] = ()) -> list[str]:
     """Return the rows that should be gone, read in the open context.
 
     Each of these rows is unfinished work, or waits for an operator. A run is named, too, if an
@@ -50,7 +50,7 @@ def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[s
     elif run.totals != asdict(RunTotals.of(pages, len(run.spans))):
         yield f"it keeps {run.totals}, its pages add up to something else"
     elif run.has_slots and not run.pages_gone:
-        counted = RunTotals.of_sums(kept_totals(run.key.id()).sums, len(run.spans))
+        counted = RunTotals.of_sums(slot_totals(run.key.id()).sums, len(run.spans))
         if run.totals != asdict(counted):
             yield f"it keeps {run.totals}, its slots add up to {asdict(counted)}"
     if sorted(run.chains_ended) != list(range(len(run.spans))):

@@ -36,12 +36,12 @@ class ProcessMemory(ProcessState):
         for act in self._last_acts.values():
             flusher = getattr(act, "__self__", None)
             if isinstance(flusher, PeriodicFlusher):
-                flusher._buffer = _Nothing()
+                flusher._buffer = _Empty()
                 flusher._has_ended.set()
         super().clear()
 
 
-class _Nothing:
+class _Empty:
     """The unstored memory of a dead process."""
 
     def is_empty(self) -> bool:

@@ -4,8 +4,9 @@ A query may be answered with some of its results, or with none, and NOT_FINISHED
 keys for the next one ("deferred"), in any order. Code that takes a part for the whole loses rows
 silently.
 
-`DrawnAnswers` cuts some answers, always the same: those to a third of the shapes that queries have,
-and to a third of all sets of keys, drawn by a seed. None of its answers has more than 300 results.
+`RandomAnswers` cuts some answers, always the same: those to a third of the shapes that queries
+have, and to a third of all sets of keys, drawn by a seed. None of its answers has more than 300
+results.
 `shortened` cuts all answers for a while, and `whole` none.
 """
 
@@ -61,7 +62,7 @@ class ShortAnswers:
             case "RunQuery":
                 return self._query(continuation, details, request)
             case "Lookup":
-                return self._look_up(continuation, details, request)
+                return self._lookup(continuation, details, request)
         return continuation(details, request)
 
     def _query(self, continuation: Any, details: Any, request: Any) -> Any:
@@ -87,7 +88,7 @@ class ShortAnswers:
         batch.end_cursor = _MARK + batch.end_cursor
         return call
 
-    def _look_up(self, continuation: Any, details: Any, request: Any) -> Any:
+    def _lookup(self, continuation: Any, details: Any, request: Any) -> Any:
         asked = LookupRequest.pb()()
         asked.CopyFrom(_plain(LookupRequest, request))
         keys = list(asked.keys)
@@ -114,7 +115,7 @@ class ShortAnswers:
 
 
 @dataclass
-class DrawnAnswers(ShortAnswers):
+class RandomAnswers(ShortAnswers):
     """Cuts the first answer to some questions, and each above 300 results.
 
     The shape of a question decides, so a repeated play makes the same calls. A lookup outside of a
@@ -129,27 +130,29 @@ class DrawnAnswers(ShortAnswers):
     seed: str = ""
     uncut: Collection[Sequence[str]] = ()
 
-    def _look_up(self, continuation: Any, details: Any, request: Any) -> Any:
+    def _lookup(self, continuation: Any, details: Any, request: Any) -> Any:
         if not (self.has_snapshots or request.read_options.transaction):
             return continuation(details, request)
-        return super()._look_up(continuation, details, request)
+        return super()._lookup(continuation, details, request)
 
     def _results(self, query: Any, limit: int, *, is_first: bool) -> int:
         shape = [query.kind[0].name if query.kind else "", *(o.property.name for o in query.order)]
-        drawn = _drawn(self.seed, *shape, *(p.property.name for p in query.projection))
+        drawn = _random_shape(self.seed, *shape, *(p.property.name for p in query.projection))
         if drawn % CUT_OF or not is_first or tuple(shape) in self.uncut:
             return min(limit, MAX_RESULTS)
         return (0, 1, limit // 2)[drawn // CUT_OF % 3]
 
     def _found(self, keys: list[Any]) -> int:
-        drawn = _drawn(self.seed, *sorted({key.path[-1].kind for key in keys}), str(len(keys)))
+        drawn = _random_shape(
+            self.seed, *sorted({key.path[-1].kind for key in keys}), str(len(keys))
+        )
         if drawn % CUT_OF:
             return len(keys)
         keys.reverse()
         return max(1, len(keys) // 2)
 
 
-def _drawn(*shape: str) -> int:
+def _random_shape(*shape: str) -> int:
     """Return a number for a shape, the same each time."""
     return zlib.crc32("|".join(shape).encode())
 

@@ -59,7 +59,7 @@ class FailedDelivery:
     detail: str
     traceback: str
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe it, with the traceback of the app."""
         body = self.body[:_SHOWN_BYTES].decode(errors="replace")
         return f"{self.path} failed with the arguments {body}: {self.detail}\n\n{self.traceback}"
@@ -214,8 +214,8 @@ class World:
             else:
                 self.deliver((self.order.choice(due) if self.order else due[0]).task_name)
             if self.fails_fast and self.failures:
-                raise TaskFailedError(self.failures[0].words())
-        raise NotSettledError(f"still not idle after {limit} deliveries: {self.waiting_words()}")
+                raise TaskFailedError(self.failures[0].describe())
+        raise NotSettledError(f"still not idle after {limit} deliveries: {self.describe_waiting()}")
 
     def settle(
         self,
@@ -240,7 +240,7 @@ class World:
             if wake_at is None or wake_at - self.clock.time_s > patience_s:
                 return
             self.clock.sleep(max(0.0, wake_at - self.clock.time_s) + 0.001)
-        raise NotSettledError(f"tasks keep coming: {self.waiting_words()}")
+        raise NotSettledError(f"tasks keep coming: {self.describe_waiting()}")
 
     def heal(self, is_done: Callable[[], bool], rounds: int = 8) -> int:
         """Let time pass and the sweep run until all is done; return how many sweeps that took."""
@@ -271,15 +271,15 @@ class World:
 
         apart(recover)
 
-    def waiting_words(self) -> str:
+    def describe_waiting(self) -> str:
         """Return which tasks wait, for an error."""
         waiting = Counter(
             urlsplit(task.path).path
             for queue in self.engine.queues.all()
             for task in queue.tasks.values()
         )
-        words = [f"{path} ({count})" for path, count in waiting.most_common(_SHOWN_TASKS)]
-        return ", ".join(words) or "none waits now"
+        lines = [f"{path} ({count})" for path, count in waiting.most_common(_SHOWN_TASKS)]
+        return ", ".join(lines) or "none waits now"
 
     def live_tasks(self, queue: str) -> list[Any]:
         """Return the live tasks of a queue, oldest first."""

@@ -179,7 +179,7 @@ def start_span(
 
 
 @contextmanager
-def noted_call(name: str, attributes: Mapping[str, Any]) -> Iterator[None]:
+def leaf_span(name: str, attributes: Mapping[str, Any]) -> Iterator[None]:
     """Run a call that has no spans inside; its span is made when it has ended.
 
     That takes less than a block of `start_span`, which shows its span to the code inside.

@@ -57,7 +57,7 @@ def test_services_are_asked_once_a_second_whoever_asks(
     """S24: any caller may ask for readiness, without a limit."""
     at_s, asked = [0.0], list[float]()
     states = dict.fromkeys(SERVICES, True)
-    monkeypatch.setattr(health, "_ask", lambda: asked.append(at_s[0]) or states)
+    monkeypatch.setattr(health, "_check", lambda: asked.append(at_s[0]) or states)
     browser.app.extensions["health"].elapsed_s = lambda: at_s[0]
 
     for at_s[0] in (100.0, 100.5, 100.9, 101.0, 101.5, 103.0):
@@ -81,7 +81,7 @@ def test_nobody_waits_in_line_for_services_that_are_slow(
             )
         return dict.fromkeys(SERVICES, state._states is None)
 
-    monkeypatch.setattr(health, "_ask", ask)
+    monkeypatch.setattr(health, "_check", ask)
 
     statuses = [browser.get("/health/ready").status_code for _ in range(2)]
 

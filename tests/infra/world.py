@@ -28,7 +28,7 @@ from rollforward.tasks import Task
 from rollforward.testing import services as testing_services
 from rollforward.testing.injection import FaultPlan, FaultyWire
 from rollforward.testing.opening import open_clients
-from rollforward.testing.short_answers import DrawnAnswers
+from rollforward.testing.short_answers import RandomAnswers
 from tests.infra.faults.mailer import FaultyMailer
 from tests.infra.runs import soak
 
@@ -87,7 +87,7 @@ class World(testing.World):
 
     def __post_init__(self) -> None:
         self.settings = settings_for(self.services)
-        answers = DrawnAnswers(
+        answers = RandomAnswers(
             has_snapshots=self.services.datastore_kind == "firestore",
             seed=soak.SEED if soak.IS_SOAK else "",
             uncut=UNCUT,

@@ -35,7 +35,7 @@ from rollforward.streams.storage import inbox_hints
 from rollforward.tasks import AppEngineTarget, CloudTaskQueue
 from rollforward.testing.injection import FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import LOCATION, PROJECT
-from rollforward.testing.short_answers import DrawnAnswers
+from rollforward.testing.short_answers import RandomAnswers
 from tests.infra import world as _  # noqa: F401  A catalog of few copies, as in the suite.
 from tests.simulation.services import channel, http, memcached, payments, smtp
 from tests.simulation.shop import app
@@ -91,7 +91,7 @@ class Process:
         self.incarnation = 0
         self.clock = ProcessClock(world)
         self.random = random.Random(0)
-        self.answers = DrawnAnswers()
+        self.answers = RandomAnswers()
         meter, wire = Meter(), FaultyWire(world.line, self._ask)  # type: ignore[arg-type]
         datastore = open_datastore(PROJECT, emulator=channel.ADDRESS)
         self._limits = DatastoreLimits(lambda: world.now_s)
@@ -134,7 +134,7 @@ class Process:
     def begin(self, seed: str) -> None:
         """Begin a schedule as a process that has just been started."""
         self.random.seed(f"{seed} {self.name}")
-        self.answers = DrawnAnswers(has_snapshots=True, seed=seed)
+        self.answers = RandomAnswers(has_snapshots=True, seed=seed)
         self.clock.wrong_by_s = 0.0
         self._limits._open.clear()
         self.version, self.next_version = min(self._versions), None

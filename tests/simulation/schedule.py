@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rollforward.testing.leftovers import left_behind
+from rollforward.testing.leftovers import remaining_rows
 from tests.simulation.faults import Fault, written
 from tests.simulation.plan import DAY, Plan, Request, plan_of
 from tests.simulation.processes import Process, in_virtual_time
@@ -262,7 +262,7 @@ class Simulator:
             look = Look(clients, orders, DAY, world.is_purged, *known)
             totals = wrong_totals(look, self.plan.parts)
             # The attempts of a task that was purged expire after two days.
-            left = left_behind(["TaskAttempts"] if world.is_purged else [])
+            left = remaining_rows(["TaskAttempts"] if world.is_purged else [])
             return [*self._lost(look.names), *self._doubled(), *totals, *left]
 
     def _accepted(self) -> set[str]:

@@ -269,7 +269,7 @@ def _add(
     """Count an addition, in a transaction; the row of its first page proves that it was."""
     written = current_transaction().hook("batches", TransactionRows)
     state: BatchState | None = written.get(state_key(addition.batch))
-    _check_begun(state, options)
+    _check_can_start(state, options)
     if state is None:
         state = _new_state(clients, declared, addition.batch, options.parent)
     first_row: BatchWork | None = (
@@ -329,7 +329,7 @@ def _new_state(
     )
 
 
-def _check_begun(state: BatchState | None, options: PopulateOptions) -> None:
+def _check_can_start(state: BatchState | None, options: PopulateOptions) -> None:
     """Check that a batch may begin, or was not removed."""
     if state is None and options.parent is not None:
         _check_waits_for(options.parent)
@@ -376,7 +376,7 @@ def _addition(
     """Check all members of a call and cut them into pages; nothing is stored yet."""
     check_idempotency_key(idempotency_key or None, BadWorkError)
     call_digest = hashlib.sha256()
-    pages = list(_cut(declared, members, call_digest))
+    pages = list(_split(declared, members, call_digest))
     digest = hashlib.sha256()
     for page in pages:
         digest.update(json.dumps([page.tasks, page.members]).encode())
@@ -395,7 +395,7 @@ def _store(clients: Clients, addition: _Addition, options: PopulateOptions) -> N
     state, first_row = ndb.get_multi([state_key(addition.batch), work_key(addition.first_page)])
     if first_row is not None:
         return  # What is there was counted with its first page; `_add` says whether it is this.
-    _check_begun(state, options)
+    _check_can_start(state, options)
     if state is not None:
         _check_open(state, options.adder)
     for number, page in list(enumerate(addition.pages))[1:]:
@@ -408,12 +408,12 @@ def addition_name(idempotency_key: str) -> str:
     return hashlib.sha256(json.dumps(idempotency_key).encode()).hexdigest()[:16]
 
 
-def _cut(declared: BatchDeclaration, members: Members, call_digest: Any) -> Iterator[_Page]:
+def _split(declared: BatchDeclaration, members: Members, call_digest: Any) -> Iterator[_Page]:
     page = _Page(0)
     for task, args, *lanes in members:
         where, body = _member(declared, task, args)
         where += tuple(lane.id for lane in lanes)
-        call_digest.update(json.dumps([where[0], task.said(args), *where[2:]]).encode())
+        call_digest.update(json.dumps([where[0], task.args_json(args), *where[2:]]).encode())
         if page.members and not page.takes(where, body):
             yield page
             page = _Page(page.first + len(page.members))

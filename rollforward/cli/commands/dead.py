@@ -12,7 +12,7 @@ from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
-from rollforward.cli.remote.tables import moment, printable
+from rollforward.cli.remote.tables import format_time, printable
 
 MAX_IDS = 100
 FILTERS = {
@@ -34,11 +34,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser)
     shared.add_page(parser)
     shared.add_place(parser)
-    verbs = shared.add_verbs(parser)
+    verbs = shared.add_subparsers_of(parser)
     shown = "show a dead task with its body and reason"
-    shared.add_verb(verbs, "show", shown, _show, id="its id, as listed")
+    shared.add_subcommand(verbs, "show", shown, _show, id="its id, as listed")
     for verb, summary in VERBS.items():
-        changed = shared.add_verb(verbs, verb, summary, _change)
+        changed = shared.add_subcommand(verbs, verb, summary, _change)
         changed.add_argument(
             "ids", metavar="ID", nargs="*", default=[], help=f"up to {MAX_IDS} ids, as listed"
         )
@@ -59,18 +59,18 @@ def _list(options: argparse.Namespace) -> int:
     )
     rows = place.rows_of(answer, "dead_tasks")
     following = answer.get("next_cursor")
-    return place.show(options, "dead_tasks", rows, _HEAD, _cells, following=following)
+    return place.show(options, "dead_tasks", rows, _HEAD, _values, following=following)
 
 
 def _filter(options: argparse.Namespace) -> dict[str, str]:
     return {name: value for name in FILTERS if (value := getattr(options, name, None))}
 
 
-def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+def _values(row: Mapping[str, Any]) -> Iterable[object]:
     reason = str(row.get("reason") or "").strip().splitlines()
     return [
         *(row.get(name) for name in ("id", "path", "queue", "error", "count")),
-        moment(row.get("updated")),
+        format_time(row.get("updated")),
         reason[0][:200] if reason else "",
     ]
 
@@ -114,7 +114,7 @@ COMMAND = Command(
     "List dead tasks, which failed too often or can never work, the newest first. A verb shows "
     "one, or replays or deletes one or many; many are a run of their own.",
     add_options,
-    shared.verb_or(_list),
+    shared.subcommand_or(_list),
     place.EPILOG.format(name="dead") + " --json prints {dead_tasks: [{id, path, pattern, queue, "
     "error, reason, count, created, updated, ...}], next}; a verb prints {id, result}, or {run: "
     "{pattern, id}} for many.",

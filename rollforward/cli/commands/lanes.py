@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from rollforward.cli.command import Command
 from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
-from rollforward.cli.remote.tables import moment, table
+from rollforward.cli.remote.tables import format_time, table
 
 VERBS = {
     "pause": "let no further task of a key begin",
@@ -27,24 +27,26 @@ _TASK_HEAD = ("TASK", "ADDED", "BEGUN", "FAILURES", "REASON")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and the verbs."""
     shared.add_place(parser)
-    verbs = shared.add_verbs(parser)
+    verbs = shared.add_subparsers_of(parser)
     lane, key = {"lane": "the lane"}, {"key": "the key, as the app's code has it"}
-    keys = shared.add_verb(verbs, "keys", "list the keys of a lane that have tasks", _keys, **lane)
+    keys = shared.add_subcommand(
+        verbs, "keys", "list the keys of a lane that have tasks", _keys, **lane
+    )
     keys.add_argument(
         "--resting", action="store_true", default=False, help="keys that are paused or blocked"
     )
     shared.add_after(keys)
-    shared.add_verb(verbs, "show", "show a key with its first tasks", _show, **lane, **key)
+    shared.add_subcommand(verbs, "show", "show a key with its first tasks", _show, **lane, **key)
     for verb, summary in VERBS.items():
-        shared.add_verb(verbs, verb, summary, _change, **lane, **key)
+        shared.add_subcommand(verbs, verb, summary, _change, **lane, **key)
 
 
 def _list(options: argparse.Namespace) -> int:
     rows = place.rows_of(place.place_of(options).app.get("/lanes"), "lanes")
-    return place.show(options, "lanes", rows, _HEAD, _cells)
+    return place.show(options, "lanes", rows, _HEAD, _values)
 
 
-def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+def _values(row: Mapping[str, Any]) -> Iterable[object]:
     oldest_s = row.get("oldest_s")
     age = f"{oldest_s:.0f} s" if isinstance(oldest_s, int | float) and oldest_s else None
     names = ("paused", "blocked", "order", "limit", "rate", "queue")
@@ -58,14 +60,14 @@ def _keys(options: argparse.Namespace) -> int:
         after=options.after,
     )
     rows, following = place.rows_of(answer, "keys"), answer.get("next_after")
-    return place.show(options, "keys", rows, _KEY_HEAD, _key_cells, following=following)
+    return place.show(options, "keys", rows, _KEY_HEAD, _key_values, following=following)
 
 
-def _key_cells(row: Mapping[str, Any]) -> Iterable[object]:
+def _key_values(row: Mapping[str, Any]) -> Iterable[object]:
     claims = row.get("claims")
     at_work = len(claims) if isinstance(claims, list) else 0
     state = "blocked" if row.get("blocked_by") else "paused" if row.get("is_paused") else "open"
-    return [row.get("key"), row.get("waiting"), moment(row.get("first")), state, at_work]
+    return [row.get("key"), row.get("waiting"), format_time(row.get("first")), state, at_work]
 
 
 def _path(options: argparse.Namespace) -> str:
@@ -77,15 +79,15 @@ def _show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(answer))
         return 0
-    print(table(_KEY_HEAD, [list(_key_cells(answer))]))
+    print(table(_KEY_HEAD, [list(_key_values(answer))]))
     if dead_id := answer.get("blocked_by"):
         print(f"\nA dead task blocks it: rollforward dead show {dead_id}")
     if tasks := place.rows_of(answer, "tasks"):
         cells = [
             [
                 task.get("path"),
-                moment(task.get("added")),
-                moment(task.get("began")) if task.get("began") else None,
+                format_time(task.get("added")),
+                format_time(task.get("began")) if task.get("began") else None,
                 task.get("failures"),
                 task.get("reason"),
             ]
@@ -113,7 +115,7 @@ COMMAND = Command(
     "List lanes with what waits in each: at most 1,000 tasks are counted. `keys` lists the keys of "
     "one by pages, `show` a key with its first tasks.",
     add_options,
-    shared.verb_or(_list),
+    shared.subcommand_or(_list),
     place.EPILOG.format(name="lanes") + " --json prints {lanes: [{name, waiting, oldest_s, paused, "
     "blocked, order, limit, rate, weight, queue}], next}; `keys` prints {keys: [{key, waiting, "
     "first, is_paused, blocked_by, claims}], next}; a verb prints {lane, key}, and a drain "

@@ -24,9 +24,9 @@ _HEAD = ("QUEUE", "STATE", "WAITING", "RATE/S", "CONCURRENT", "ATTEMPTS")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and the verbs."""
     shared.add_place(parser)
-    verbs = shared.add_verbs(parser)
+    verbs = shared.add_subparsers_of(parser)
     for verb, summary in VERBS.items():
-        shared.add_verb(verbs, verb, summary, _change, name="the queue")
+        shared.add_subcommand(verbs, verb, summary, _change, name="the queue")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def _list(options: argparse.Namespace) -> int:
         rows = [_local_row(row) for row in place.rows_of(at.platform.get("/queues"), "queues")]
     else:
         rows = [_deployed_row(row) for row in place.rows_of(at.app.get("/queues"), "queues")]
-    return place.show(options, "queues", rows, _HEAD, _cells)
+    return place.show(options, "queues", rows, _HEAD, _values)
 
 
 def _local_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _deployed_row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+def _values(row: Mapping[str, Any]) -> Iterable[object]:
     attempts = row["max_attempts"]
     cells = [row[name] for name in ("name", "state", "waiting", "rate_per_s", "max_concurrent")]
     return [*cells, "unlimited" if attempts == -1 else attempts]
@@ -86,7 +86,7 @@ COMMAND = Command(
     "List queues with their states and limits. The verbs work on the local platform; a deployed "
     "app's queues are changed by gcloud.",
     add_options,
-    shared.verb_or(_list),
+    shared.subcommand_or(_list),
     place.EPILOG.format(name="queues") + " --json prints {queues: [{name, state, waiting, "
     "rate_per_s, max_concurrent, max_attempts}], next}; waiting is null for a deployed app, "
     "max_attempts -1 is unlimited. A verb prints the queue.",

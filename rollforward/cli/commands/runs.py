@@ -12,7 +12,7 @@ from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
-from rollforward.cli.remote.tables import moment, printable, table
+from rollforward.cli.remote.tables import format_time, printable, table
 
 MAX_IDS = 100
 STATES = ("running", "failed", "finished", "cancelled")
@@ -31,14 +31,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default="", help="runs of one job, batch, flow or pipeline")
     shared.add_page(parser)
     shared.add_place(parser)
-    verbs = shared.add_verbs(parser)
+    verbs = shared.add_subparsers_of(parser)
     names = {"pattern": "the pattern of the run, as listed", "id": "its id, as listed"}
-    shared.add_verb(verbs, "show", "show a run with its items and issues", _show, **names)
+    shared.add_subcommand(verbs, "show", "show a run with its items and issues", _show, **names)
     for verb, summary in VERBS.items():
         if verb != "retry":
-            shared.add_verb(verbs, verb, summary, _control, **names)
+            shared.add_subcommand(verbs, verb, summary, _control, **names)
     retry, pattern = VERBS["retry"], names["pattern"]
-    _add_retry(shared.add_verb(verbs, "retry", retry, _retry, pattern=pattern))
+    _add_retry(shared.add_subcommand(verbs, "retry", retry, _retry, pattern=pattern))
 
 
 def _add_retry(parser: argparse.ArgumentParser) -> None:
@@ -67,10 +67,10 @@ def _list(options: argparse.Namespace) -> int:
         limit=options.limit,
     )
     rows = place.rows_of(answer, "runs")
-    return place.show(options, "runs", rows, _HEAD, _cells, following=answer.get("next_before"))
+    return place.show(options, "runs", rows, _HEAD, _values, following=answer.get("next_before"))
 
 
-def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+def _values(row: Mapping[str, Any]) -> Iterable[object]:
     counts = row.get("counts")
     counts = counts if isinstance(counts, dict) else {}
     return [
@@ -78,7 +78,7 @@ def _cells(row: Mapping[str, Any]) -> Iterable[object]:
         counts.get("done"),
         counts.get("failed"),
         row.get("expected"),
-        moment(row.get("started")),
+        format_time(row.get("started")),
     ]
 
 
@@ -93,7 +93,7 @@ def _show(options: argparse.Namespace) -> int:
         return 0
     run_row = answer.get("run")
     row: Mapping[str, Any] = run_row if isinstance(run_row, dict) else {}
-    print(table(_HEAD, [list(_cells(row))]))
+    print(table(_HEAD, [list(_values(row))]))
     counts = row.get("counts")
     if isinstance(counts, dict):
         print("\n" + printable(", ".join(f"{name} {count}" for name, count in counts.items())))
@@ -115,7 +115,7 @@ def _fact(column: str, row: Mapping[str, Any]) -> object:
     if isinstance(cell, dict):
         return f"{cell.get('pattern')} {cell.get('id')}"
     is_time = column.endswith("_at") and isinstance(cell, int | float)
-    return moment(cell) if is_time else cell
+    return format_time(cell) if is_time else cell
 
 
 def _retry(options: argparse.Namespace) -> int:
@@ -151,7 +151,7 @@ COMMAND = Command(
     "A verb shows, cancels, resumes or retries one. A run that has failed waits for a person; "
     "failed flows are retried one, some, or all at once.",
     add_options,
-    shared.verb_or(_list),
+    shared.subcommand_or(_list),
     place.EPILOG.format(name="runs") + " --json prints {runs: [{pattern, id, name, state, args, "
     "started, ended, counts, expected, verbs, ...}], next}; a verb prints {id} of the run to look "
     "at, or {run: {pattern, id}} of the run that retries many.",

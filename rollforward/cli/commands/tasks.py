@@ -10,7 +10,7 @@ from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
-from rollforward.cli.remote.tables import moment
+from rollforward.cli.remote.tables import format_time
 
 STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
 _HEAD = ("TASK", "QUEUE", "STATE", "PATH", "ATTEMPTS", "CREATED", "LAST ERROR")
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         answer = at.app.get("/tasks", queue=queue, cursor=options.after, limit=options.limit)
         rows = [_deployed_row(row, queue) for row in place.rows_of(answer, "tasks")]
         following = answer.get("next_cursor")
-    return place.show(options, "tasks", rows, _HEAD, _cells, following=following)
+    return place.show(options, "tasks", rows, _HEAD, _values, following=following)
 
 
 def _local_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def _local_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "state": row.get("state"),
         "path": row.get("path"),
         "attempts": row.get("dispatch_count"),
-        "created": moment(row.get("created_at")),
-        "due": moment(row.get("schedule_at")),
+        "created": format_time(row.get("created_at")),
+        "due": format_time(row.get("schedule_at")),
         "last_error": row.get("last_error") or "",
     }
 
@@ -69,13 +69,13 @@ def _deployed_row(row: Mapping[str, Any], queue: str) -> dict[str, Any]:
         "state": None,
         "path": row.get("path"),
         "attempts": row.get("deliveries"),
-        "created": moment(row.get("created")),
-        "due": moment(row.get("due")),
+        "created": format_time(row.get("created")),
+        "due": format_time(row.get("due")),
         "last_error": row.get("last_error") or "",
     }
 
 
-def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+def _values(row: Mapping[str, Any]) -> Iterable[object]:
     names = ("id", "queue", "state", "path", "attempts", "created", "last_error")
     return [row[name] for name in names]
 

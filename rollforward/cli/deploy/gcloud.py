@@ -22,7 +22,7 @@ _ROLES = ("datastore.user", "cloudtasks.enqueuer", "cloudtasks.viewer")
 
 
 @dataclass(frozen=True)
-class Place:
+class Deployment:
     """A project, its region and a service in it; the defaults are variables of a shell."""
 
     project: str = "$PROJECT"
@@ -31,7 +31,11 @@ class Place:
 
 
 def commands(
-    platform: str, needs: Needs, queues: Mapping[str, QueueSettings], files: ProjectFiles, at: Place
+    platform: str,
+    needs: Needs,
+    queues: Mapping[str, QueueSettings],
+    files: ProjectFiles,
+    at: Deployment,
 ) -> list[str]:
     """Return the commands that deploy on a platform, in order."""
     if platform == "app-engine":
@@ -39,7 +43,7 @@ def commands(
     return _on_cloud_run(needs, queues, files, at)
 
 
-def _on_app_engine(needs: Needs, at: Place) -> list[str]:
+def _on_app_engine(needs: Needs, at: Deployment) -> list[str]:
     account = f"{at.project}@appspot.gserviceaccount.com"
     yaml_files = "app.deploy.yaml queue.yaml cron.yaml" + (" index.yaml" if needs.indexes else "")
     return [
@@ -50,7 +54,7 @@ def _on_app_engine(needs: Needs, at: Place) -> list[str]:
 
 
 def _on_cloud_run(
-    needs: Needs, queues: Mapping[str, QueueSettings], files: ProjectFiles, at: Place
+    needs: Needs, queues: Mapping[str, QueueSettings], files: ProjectFiles, at: Deployment
 ) -> list[str]:
     runs = f"{at.service}@{at.project}.iam.gserviceaccount.com"
     calls = f"{at.service}-tasks@{at.project}.iam.gserviceaccount.com"
@@ -89,14 +93,14 @@ def _any(needs: Needs) -> int:
     return 1 if needs.indexes else 0
 
 
-def _grant(at: Place, account: str, role: str) -> str:
+def _grant(at: Deployment, account: str, role: str) -> str:
     return (
         f"gcloud projects add-iam-policy-binding {at.project} "
         f"--member=serviceAccount:{account} --role=roles/{role}"
     )
 
 
-def create_queue(queue: QueueSettings, at: Place, verb: str = "create") -> str:
+def create_queue(queue: QueueSettings, at: Deployment, verb: str = "create") -> str:
     """Return the command that creates a queue, or updates it."""
     options = " ".join(queue.gcloud_options())
     return (
@@ -105,7 +109,7 @@ def create_queue(queue: QueueSettings, at: Place, verb: str = "create") -> str:
     )
 
 
-def create_sweep(at: Place, url: str, account: str) -> str:
+def create_sweep(at: Deployment, url: str, account: str) -> str:
     """Return the command that creates the scheduler's one job."""
     return (
         f"gcloud scheduler jobs create http {at.service}-sweep --project={at.project} "
@@ -116,7 +120,11 @@ def create_sweep(at: Place, url: str, account: str) -> str:
 
 
 def live_findings(
-    platform: str, needs: Needs, queues: Mapping[str, QueueSettings], files: ProjectFiles, at: Place
+    platform: str,
+    needs: Needs,
+    queues: Mapping[str, QueueSettings],
+    files: ProjectFiles,
+    at: Deployment,
 ) -> Iterator[Finding]:
     """Compare a project with the needs of an app and with its queue.yaml.
 
@@ -125,7 +133,7 @@ def live_findings(
     """
     where = [f"--project={at.project}", f"--location={at.region}", "--format=json"]
     deployed = {
-        queue.name: queue for queue in map(of_json, _ask(["tasks", "queues", "list", *where]))
+        queue.name: queue for queue in map(of_json, _run(["tasks", "queues", "list", *where]))
     }
     for name in sorted(needs.queues):
         declared = queues.get(name) or suggested(name, needs.patterns_of(name))
@@ -143,10 +151,10 @@ def live_findings(
     left = sorted(deployed.keys() - needs.queues.keys() - queues.keys())
     yield from _left_queues([deployed[name] for name in left if deployed[name].is_paused], at)
     if platform == "cloud-run":  # On App Engine cron.yaml is the schedule, and no list has it.
-        yield from _live_sweep(_ask(["scheduler", "jobs", "list", *where]), needs, at)
+        yield from _live_sweep(_run(["scheduler", "jobs", "list", *where]), needs, at)
 
 
-def _left_queues(left: Sequence[QueueSettings], at: Place) -> Iterator[Finding]:
+def _left_queues(left: Sequence[QueueSettings], at: Deployment) -> Iterator[Finding]:
     """Yield the paused queues that neither the app nor queue.yaml names, and that have tasks.
 
     A deployment of queue.yaml disables a queue that it names no more, and deletes neither it nor
@@ -155,7 +163,7 @@ def _left_queues(left: Sequence[QueueSettings], at: Place) -> Iterator[Finding]:
     where = f"--project={at.project} --location={at.region}"
     for queue in left:
         options = [f"--queue={queue.name}", f"--limit={MAX_COUNTED}", "--format=json"]
-        waiting = len(_ask(["tasks", "list", *where.split(), *options]))
+        waiting = len(_run(["tasks", "list", *where.split(), *options]))
         if waiting:
             least = "at least " if waiting == MAX_COUNTED else ""
             text = (
@@ -181,7 +189,9 @@ def _difference(declared: QueueSettings, deployed: QueueSettings) -> str:
     )
 
 
-def _live_sweep(jobs: Sequence[Mapping[str, Any]], needs: Needs, at: Place) -> Iterator[Finding]:
+def _live_sweep(
+    jobs: Sequence[Mapping[str, Any]], needs: Needs, at: Deployment
+) -> Iterator[Finding]:
     uris = [
         str((job.get("httpTarget") or {}).get("uri", ""))
         for job in jobs
@@ -200,7 +210,7 @@ def _live_sweep(jobs: Sequence[Mapping[str, Any]], needs: Needs, at: Place) -> I
         yield Finding("live-sweep-missing", "cloud scheduler", SWEEP_URL, text)
 
 
-def _ask(arguments: Sequence[str]) -> list[dict[str, Any]]:
+def _run(arguments: Sequence[str]) -> list[dict[str, Any]]:
     program = shutil.which("gcloud")
     if program is None:
         raise CliError("There is no gcloud on the PATH: https://cloud.google.com/sdk/docs/install")

@@ -31,7 +31,7 @@ def report(options: argparse.Namespace) -> int:
     if written:
         findings = checks.check(needs, files)
     platforms = [options.platform] if options.platform else files.platforms()
-    place, queues = _place(options, root), _queues(files)
+    place, queues = _deployment(options, root), _queues(files)
     if options.live:
         for platform in platforms[-1:]:
             findings += gcloud.live_findings(platform, needs, queues, files, place)
@@ -48,10 +48,10 @@ def _folder(target: str, root: Path) -> Path:
     return package if (package / "queue.yaml").is_file() else root
 
 
-def _place(options: argparse.Namespace, root: Path) -> gcloud.Place:
-    usual = gcloud.Place()
+def _deployment(options: argparse.Namespace, root: Path) -> gcloud.Deployment:
+    usual = gcloud.Deployment()
     name = _NOT_IN_A_NAME.sub("-", root.name.lower()).strip("-")
-    return gcloud.Place(
+    return gcloud.Deployment(
         options.project or usual.project,
         options.region or usual.region,
         options.service or name or usual.service,

@@ -45,12 +45,12 @@ def limit(text: str) -> int:
     return int(text)
 
 
-def add_verbs(parser: argparse.ArgumentParser) -> Any:
+def add_subparsers_of(parser: argparse.ArgumentParser) -> Any:
     """Return where the verbs of a command are added, after the command's own options."""
     return parser.add_subparsers(metavar="VERB", dest="verb")
 
 
-def add_verb(
+def add_subcommand(
     verbs: Any, name: str, summary: str, run: Run, /, **names: str
 ) -> argparse.ArgumentParser:
     """Add a verb below a command, which takes the same options of a place.
@@ -71,7 +71,7 @@ def add_verb(
     return parser
 
 
-def verb_or(list_rows: Run) -> Run:
+def subcommand_or(list_rows: Run) -> Run:
     """Return a command that runs its verb, or lists rows if there is none."""
 
     def run(options: argparse.Namespace) -> int:

@@ -25,8 +25,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     a    done
     bcd
     """
-    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
-    shown = [[*(_cut(cell) for cell in line[:-1]), line[-1]] for line in lines]
+    lines = [list(head), *([_format(value) for value in row] for row in rows)]
+    shown = [[*(_truncate(cell) for cell in line[:-1]), line[-1]] for line in lines]
     widths = [max(len(line[column]) for line in shown) for column in range(len(head))]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -34,10 +34,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def moment(value: object) -> str:
+def format_time(value: object) -> str:
     """Return a time, in seconds since 1970 or as ISO 8601, to the second in UTC.
 
-    >>> moment(0), moment("2030-05-01T14:00:00.25+02:00"), moment(None)
+    >>> format_time(0), format_time("2030-05-01T14:00:00.25+02:00"), format_time(None)
     ('1970-01-01 00:00:00Z', '2030-05-01 12:00:00Z', '')
     """
     try:
@@ -50,9 +50,9 @@ def moment(value: object) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}Z"
 
 
-def _cell(value: object) -> str:
+def _format(value: object) -> str:
     return "" if value is None else printable(str(value))
 
 
-def _cut(cell: str) -> str:
+def _truncate(cell: str) -> str:
     return cell if len(cell) <= MAX_CELL else cell[: MAX_CELL - 1] + "…"

@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Response
 
-from rollforward.lanes.rows.entities import unquoted
+from rollforward.lanes.rows.entities import unquote
 from rollforward.operations import AuditEntry
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
@@ -50,7 +50,7 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
 def _lane_of(dead: DeadTask) -> dict[str, str] | None:
     """Return the lane and the key that a dead task waited in; None: in none."""
     lane, _, key = dead.lane_id.partition("|")
-    return {"name": lane, "key": unquoted(key)} if lane else None
+    return {"name": lane, "key": unquote(key)} if lane else None
 
 
 def letter_row(letter: Letter, *, is_whole: bool = False) -> dict[str, Any]:

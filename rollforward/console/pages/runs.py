@@ -19,7 +19,7 @@ from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
-from rollforward.lanes.rows.entities import unquoted
+from rollforward.lanes.rows.entities import unquote
 from rollforward.look import words
 from rollforward.look.lists import ListChoice
 from rollforward.operations.run_sources import PATTERN as APP_RUNS
@@ -65,8 +65,8 @@ def runs() -> ResponseReturnValue:
     choice = {key: request.args.get(key, "").strip() for key in names}
     chosen, now_utc = ListChoice.of(request.args, SORTS), clients().clock.now()
     started_before, patterns = request.args.get("before", "").strip(), patterns_with_runs()
-    standing = [part for part in registry().standing() if choice["pattern"] in ("", part.pattern)]
-    all_patterns = sorted({*patterns, *_patterns_that_stand()})
+    parts = [part for part in registry().named_parts() if choice["pattern"] in ("", part.pattern)]
+    all_patterns = sorted({*patterns, *_patterns_with_named_parts()})
     limit = SORTED_RUNS if chosen.sort and choice["pattern"] else LIST_RUNS
     asked = {**choice, "before": started_before}
     query = list_query(asked, all_patterns, chosen.bounds(now_utc), limit)
@@ -83,7 +83,7 @@ def runs() -> ResponseReturnValue:
     return render(
         "runs.html",
         rows=rows,
-        standing=standing if not is_about_runs else (),
+        parts=parts if not is_about_runs else (),
         choice=choice,
         chosen=chosen,
         sorts=SORTS,
@@ -108,7 +108,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
     if pattern == "lanes":
         lane, _, key = run_id.partition("|")
         if key:
-            return go_to("/lanes/key", "", lane=lane, key=unquoted(key))
+            return go_to("/lanes/key", "", lane=lane, key=unquote(key))
         return go_to(f"/lanes/of/{quote(lane, safe='')}")
     details = _details(pattern, run_id)
     now_s = clients().clock.now().timestamp()
@@ -232,10 +232,12 @@ def patterns_with_runs() -> list[str]:
     return [name for name, pattern in patterns if type(pattern).runs is not Pattern.runs]
 
 
-def _patterns_that_stand() -> list[str]:
+def _patterns_with_named_parts() -> list[str]:
     """Return the names of the patterns whose parts work without an end."""
     patterns = registry().patterns.items()
-    return [name for name, pattern in patterns if type(pattern).standing is not Pattern.standing]
+    return [
+        name for name, pattern in patterns if type(pattern).part_names is not Pattern.part_names
+    ]
 
 
 def _has_steps(pattern: str) -> bool:

@@ -102,14 +102,14 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
         finish(clients, job, run)  # The attempt that ended the run did not get that far.
     if run.state != RUNNING:
         return
-    if page is not None and _is_too_early(clients, job, page):
+    if page is not None and _is_not_due(clients, job, page):
         _schedule(clients, job, args, page.retry_at, "again", page.attempts)
         return
     attempt = _PageAttempt(clients, job, run, args, spent_before)
     if page is not None:
         _link(clients, job, run, args, page)  # Before waiting for a lease: its owner may be dead.
     try:
-        with clients.heart.beating(attempt.lease.beat, job.lease_s / BEATS_PER_LEASE):
+        with clients.heart.heartbeat(attempt.lease.beat, job.lease_s / BEATS_PER_LEASE):
             attempt.make(page)
     except LeasedError as leased:
         at = leased.expires_at
@@ -118,7 +118,7 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     close_from(clients, job, run, args.chain, args.number)
 
 
-def _is_too_early(clients: Clients, job: Job[Any, Any], page: ContinuationPage) -> bool:
+def _is_not_due(clients: Clients, job: Job[Any, Any], page: ContinuationPage) -> bool:
     if page.done or page.retry_at is None:
         return False  # A page without open items has only to be closed.
     now_utc = naive_utc(clients.clock.now())
@@ -156,11 +156,11 @@ def _link(
 ) -> None:
     if page.next is not None:
         follower = PageArgs(args.run_id, args.chain, args.number + 1, page.next)
-        delay_s = _until_turn_s(clients, run, follower)
+        delay_s = _wait_s(clients, run, follower)
         page_task(job).enqueue(clients, follower, name=follower.task_name, delay_s=delay_s)
 
 
-def _until_turn_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> float:
+def _wait_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> float:
     """Return how long a page that is linked now waits for its turn."""
     now_utc = naive_utc(clients.clock.now())
     turn = turn_of(run, args.chain, args.number, now_utc)
@@ -340,7 +340,7 @@ class _PageAttempt:
         if now_utc >= self.lease.deadline:
             raise Retry(f"page {self.key.id()} takes longer than an attempt may")
         # A commit renews the lease, unless another attempt has taken it, or the run was cancelled.
-        if not self.lease.is_held(now_utc) and self._commit().owner is None:
+        if not self.lease.is_owned(now_utc) and self._commit().owner is None:
             raise Retry(f"run {self.args.run_id} was cancelled")
 
     def _is_time_to_commit(self) -> bool:
@@ -395,7 +395,7 @@ class _PageAttempt:
             page.committed_by = proof
             page.in_doubt += self.doubts
             page.closed = page.done and can_close
-            self.lease.settle(page, is_over=is_over)
+            self.lease.finish(page, is_over=is_over)
             page.cost = (Cost.of(page.cost) + self._spent(page)).as_dict()
             return page
 

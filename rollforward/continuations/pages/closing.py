@@ -17,7 +17,7 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.jobs import Job
-from rollforward.continuations.progress import keep_totals
+from rollforward.continuations.progress import store_totals
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -40,7 +40,7 @@ def finish(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> None:
     """Call the job's `on_finished`, then keep the totals: without totals it was not called."""
     if job.on_finished is not None:
         job.on_finished(clients, job.load(run.args))
-    keep_totals(run.key.id())
+    store_totals(run.key.id())
 
 
 def is_closed(run_id: str, chain: int, number: int) -> bool:

@@ -23,7 +23,7 @@ from rollforward.continuations.entities import (
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.slots import RunSlots, SlotsBusyError, slots_of
 from rollforward.datastore.transactions import RETRIED, transact
-from rollforward.datastore.versions import CHANGED, commit_unchanged
+from rollforward.datastore.versions import CHANGED, commit_if_current
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.tasks.errors import Retry
@@ -84,7 +84,7 @@ class PageLease:
     def _insert(self, draft: ContinuationPage) -> bool:
         """Write a page that has no row, in one round trip; return whether that is known."""
         self.renew(draft)
-        self.settle(draft, is_over=False)
+        self.finish(draft, is_over=False)
         draft.counted = None
         try:
             self._write(draft, None)
@@ -105,7 +105,7 @@ class PageLease:
         self.renew(page)
         if is_draft:
             page.counted = None
-            self.settle(page, is_over=False)
+            self.finish(page, is_over=False)
         self._put(page)
         return page, is_draft
 
@@ -150,7 +150,7 @@ class PageLease:
         page.updated_at = now_utc
         page.lease_expires_at = now_utc + datetime.timedelta(seconds=self._lasts_s)
 
-    def settle(self, page: ContinuationPage, *, is_over: bool) -> None:
+    def finish(self, page: ContinuationPage, *, is_over: bool) -> None:
         """Give a page's lease back if the attempt is over, or the page's work, in a transaction."""
         if is_over or page.done:
             page.owner = None
@@ -168,13 +168,13 @@ class PageLease:
             change: Changes nothing but the page; it may be called twice.
             is_alone: The commit writes nothing but the page.
         """
-        page = self._commit_unchanged(change) if is_alone else None
+        page = self._commit_if_current(change) if is_alone else None
         if page is None:
             page = transact(lambda: self._change(change))
         self._expires_at = page.lease_expires_at
         return page
 
-    def _commit_unchanged(
+    def _commit_if_current(
         self, change: Callable[[ContinuationPage | None], ContinuationPage]
     ) -> ContinuationPage | None:
         latest, self._latest = self._latest, None
@@ -192,7 +192,7 @@ class PageLease:
     def _write(self, page: ContinuationPage, version: int | None) -> None:
         """Write the page, whose version is known, and count it if it is given back."""
         if self._slots is None or page.owner is not None:
-            [written] = commit_unchanged(self._clients.datastore, puts=[(page, version)])
+            [written] = commit_if_current(self._clients.datastore, puts=[(page, version)])
         else:
             written = self._count(self._slots, page, version)
         self._latest = (page, written)
@@ -200,11 +200,11 @@ class PageLease:
     def _count(self, slots: RunSlots, page: ContinuationPage, version: int | None) -> int:
         with slots.one() as slot:
             rows = slot.count(self._clients, page)
-            written, *counted = commit_unchanged(
+            written, *counted = commit_if_current(
                 self._clients.datastore, puts=[(page, version), *rows]
             )
             if counted:
-                slot.written(counted[0])
+                slot.note_version(counted[0])
         return written
 
     def _change(
@@ -222,7 +222,7 @@ class PageLease:
             rows = self._slots.count_in_transaction(page)
         ndb.put_multi([page, *rows])
 
-    def is_held(self, now_utc: datetime.datetime) -> bool:
+    def is_owned(self, now_utc: datetime.datetime) -> bool:
         """Return whether the lease has not expired, by the last commit or heartbeat."""
         return self._expires_at is not None and now_utc < max(self._expires_at, self._kept_to)
 
@@ -232,7 +232,7 @@ class PageLease:
         A lease that has expired is not kept: a commit, which reads whose it is, may renew it.
         """
         now_utc = naive_utc(self._clients.clock.now())
-        if not self.is_held(now_utc) or now_utc >= self.deadline:
+        if not self.is_owned(now_utc) or now_utc >= self.deadline:
             return
         expires_at = now_utc + datetime.timedelta(seconds=self._lasts_s)
         with self._clients.context():

@@ -39,10 +39,10 @@ from rollforward.continuations.entities import (
     pages_of_chain,
 )
 from rollforward.continuations.pages.totals import (
-    KeptTotals,
     PageSums,
-    is_forgotten,
-    kept_totals,
+    SlotTotals,
+    is_missed,
+    slot_totals,
     uncounted,
 )
 from rollforward.runtime.clients import Clients
@@ -102,7 +102,7 @@ class SeenPage:
 
     @classmethod
     def of(cls, page: ContinuationPage, *, has_slots: bool = False) -> SeenPage:
-        is_counted = not has_slots or not (page.owner is not None or is_forgotten(page))
+        is_counted = not has_slots or not (page.owner is not None or is_missed(page))
         return cls(
             PageDots(page.chain, page.number, page.receipts, page.done),
             page.next is None,
@@ -148,7 +148,7 @@ class SeenRun:
 
     pages: Sequence[SeenPage] = ()
     sums: PageSums = field(default_factory=PageSums)
-    slots: KeptTotals | None = None
+    slots: SlotTotals | None = None
     has_grown: bool = False
 
 
@@ -165,7 +165,7 @@ class _SeenRun:
     asked_s: float = 0.0
 
 
-class RememberedPages:
+class PageCache:
     """Cache of runs in a process: the pages of the runs that were read last."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class RememberedPages:
             for page in pages:
                 if page.place not in seen.pages:
                     is_new = not self._forget(seen, page.place) or page.is_final
-                    if (page.is_final or with_open) and self._make_room(page):
+                    if (page.is_final or with_open) and self._evict(page):
                         self._add(seen, page)
                         has_grown = has_grown or is_new
         return has_grown
@@ -241,7 +241,7 @@ class RememberedPages:
         self._weight -= page.weight
         return True
 
-    def _make_room(self, page: SeenPage) -> bool:
+    def _evict(self, page: SeenPage) -> bool:
         lately_s = time.monotonic() - ASKED_LATELY_S
         while self._weight + page.weight > MAX_REMEMBERED_BYTES and len(self._runs) > 1:
             oldest = next(iter(self._runs))
@@ -264,12 +264,12 @@ def seen_run(clients: Clients | None, run: ContinuationRun) -> SeenRun:
     if run.pages_gone:
         return SeenRun()
     if clients is None:
-        return _all_of(RememberedPages(), run)
-    memory = clients.process_state.get_or_create("continuations", RememberedPages)
+        return _all_of(PageCache(), run)
+    memory = clients.process_state.get_or_create("continuations", PageCache)
     return _some_of(memory, run) if run.has_slots else _all_of(memory, run)
 
 
-def _all_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
+def _all_of(memory: PageCache, run: ContinuationRun) -> SeenRun:
     seen, sums = memory.of(run)
     pages = [page for page in _unknown(run, seen) if page.place not in seen]
     memory.remember(run, pages)
@@ -278,8 +278,8 @@ def _all_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
     return SeenRun(sorted([*seen.values(), *pages], key=lambda page: page.place), sums)
 
 
-def _some_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
-    slots = KeptTotals.of([]) if run.totals else kept_totals(run.key.id())
+def _some_of(memory: PageCache, run: ContinuationRun) -> SeenRun:
+    slots = SlotTotals.of([]) if run.totals else slot_totals(run.key.id())
     final, was_open = memory.of(run)[0], memory.open_of(run)
     pages = {page.place: page for page in _changed(memory, run, final, was_open)}
     has_grown = memory.remember(run, pages.values(), with_open=True)
@@ -294,7 +294,7 @@ def _some_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
 
 
 def _changed(
-    memory: RememberedPages,
+    memory: PageCache,
     run: ContinuationRun,
     final: Mapping[tuple[int, int], SeenPage],
     was_open: Mapping[tuple[int, int], SeenPage],
@@ -315,11 +315,11 @@ def _changed(
         if not places:
             return
         budget -= len(places)
-        pages = _looked_up(run, places)
+        pages = _read_pages(run, places)
         yield from pages
         latest = {page.place: page for page in pages}
         reached = {chain: latest.get((chain, end + ahead - 1)) for chain, end in ends.items()}
-        ends = _goes_on(reached)
+        ends = _continues(reached)
         places = []
     for chain, end in ends.items():
         if budget > 0:
@@ -353,7 +353,7 @@ def _ends(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> dic
     }
 
 
-def _goes_on(reached: Mapping[int, SeenPage | None]) -> dict[int, int]:
+def _continues(reached: Mapping[int, SeenPage | None]) -> dict[int, int]:
     return {
         chain: page.dots.number + 1
         for chain, page in reached.items()
@@ -375,10 +375,10 @@ def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> 
         places += [(chain, end + n) for chain, end in ends.items() for n in range(ahead)]
         if not places:
             return
-        pages = _looked_up(run, places)
+        pages = _read_pages(run, places)
         yield from pages
         latest = {page.place: page for page in pages}
-        ends = _goes_on(
+        ends = _continues(
             {chain: latest.get((chain, end + ahead - 1)) for chain, end in ends.items()}
         )
         places = []
@@ -386,7 +386,7 @@ def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> 
         yield from map(SeenPage.of, pages_of_chain(run_id, chain, end))
 
 
-def _looked_up(run: ContinuationRun, places: Sequence[tuple[int, int]]) -> list[SeenPage]:
+def _read_pages(run: ContinuationRun, places: Sequence[tuple[int, int]]) -> list[SeenPage]:
     pages = ndb.get_multi([page_key(run.key.id(), *place) for place in places])
     has_slots = run.has_slots
     return [SeenPage.of(page, has_slots=has_slots) for page in pages if page is not None]

@@ -37,14 +37,14 @@ from rollforward.continuations.entities import (
 from rollforward.continuations.pages.totals import (
     RECENT_S,
     PageSums,
-    is_forgotten,
+    is_missed,
     second_of,
     uncounted,
 )
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.datastore.versions import read_versions
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 
 # Runs whose slots a process remembers.
 MAX_RUNS = 100
@@ -99,7 +99,7 @@ class Slot:
         self._changed = row
         return [(row, latest[1])]
 
-    def written(self, version: int) -> None:
+    def note_version(self, version: int) -> None:
         """Note the version of the row that `count` returned, once it is committed."""
         self._latest = (self._changed, version)
 
@@ -154,7 +154,7 @@ class RunSlots:
         """
         if uncounted(page).is_zero:
             return []
-        slot = current_transaction().hook(f"slots {id(self)}", lambda: _Turn(self)).take()
+        slot = current_transaction().hook(f"slots {id(self)}", lambda: _SlotUse(self)).take()
         slot.forget()
         row = slot.key.get() or _new_slot(slot.key, page)
         _count(page, row)
@@ -199,7 +199,7 @@ class RunSlots:
             self._preferred = self._preferred[1:] + self._preferred[:1]
 
 
-class _Turn:
+class _SlotUse:
     """A transaction's turn at the slots, which ends with each attempt."""
 
     def __init__(self, slots: RunSlots) -> None:
@@ -216,7 +216,7 @@ class _Turn:
     def on_commit(self) -> None:
         self._end(is_lost=False)
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         self._end(is_lost=False)
 
     def _end(self, *, is_lost: bool) -> None:
@@ -251,7 +251,7 @@ def slots_of(clients: Clients, run_id: str, owner: str) -> RunSlots:
     return state.of(run_id, owner)
 
 
-def count_forgotten(clients: Clients, run_id: str, keys: Sequence[Any]) -> list[Any]:
+def count_missed(clients: Clients, run_id: str, keys: Sequence[Any]) -> list[Any]:
     """Count pages that another version of the code has given back, by their keys.
 
     Returns the keys of those that could not be counted now; why is logged.
@@ -260,15 +260,15 @@ def count_forgotten(clients: Clients, run_id: str, keys: Sequence[Any]) -> list[
     uncounted_keys = dict.fromkeys(keys)
 
     def count(key: Any) -> None:
-        transact(lambda: _count_forgotten(slots, key))
+        transact(lambda: _count_missed(slots, key))
         del uncounted_keys[key]
 
     actions = [(f"page {key.id()} could not be counted", partial(count, key)) for key in keys]
-    run_each(actions, max_unavailable=MAX_FAILED_IN_A_ROW)
+    run_all(actions, max_unavailable=MAX_FAILED_IN_A_ROW)
     return list(uncounted_keys)
 
 
-def _count_forgotten(slots: RunSlots, key: Any) -> None:
+def _count_missed(slots: RunSlots, key: Any) -> None:
     page = key.get()
-    if page is not None and is_forgotten(page):
+    if page is not None and is_missed(page):
         ndb.put_multi([page, *slots.count_in_transaction(page)])

@@ -96,13 +96,13 @@ def uncounted(page: ContinuationPage) -> PageSums:
     return PageSums.of(page) - PageSums.load(page.counted)
 
 
-def is_forgotten(page: ContinuationPage) -> bool:
+def is_missed(page: ContinuationPage) -> bool:
     """Return whether a page was given back by a version of the code that counts nothing."""
     return page.owner is None and not uncounted(page).is_zero
 
 
 @dataclass(frozen=True)
-class KeptTotals:
+class SlotTotals:
     """The slots of a run, added up.
 
     Attributes:
@@ -114,7 +114,7 @@ class KeptTotals:
     updated_at: datetime.datetime | None
 
     @classmethod
-    def of(cls, slots: Iterable[ContinuationTotals | None]) -> KeptTotals:
+    def of(cls, slots: Iterable[ContinuationTotals | None]) -> SlotTotals:
         sums, lately = PageSums(), Counter[int]()
         updated_at: list[datetime.datetime] = []
         for slot in slots:
@@ -129,16 +129,16 @@ class KeptTotals:
         return sum(count for second, count in self.lately.items() if second > second_of(since))
 
 
-def kept_totals(run_id: str) -> KeptTotals:
+def slot_totals(run_id: str) -> SlotTotals:
     """Return the sums of the slots of a run."""
-    return KeptTotals.of(ndb.get_multi(totals_keys(run_id)))
+    return SlotTotals.of(ndb.get_multi(totals_keys(run_id)))
 
 
-def kept_totals_of(run_ids: Sequence[str]) -> dict[str, KeptTotals]:
+def slot_totals_of(run_ids: Sequence[str]) -> dict[str, SlotTotals]:
     """Return the sums of the slots of some runs, in one lookup."""
     keys = [key for run_id in run_ids for key in totals_keys(run_id)]
     slots = iter(ndb.get_multi(keys))
-    return {run_id: KeptTotals.of(islice(slots, TOTALS_SLOTS)) for run_id in run_ids}
+    return {run_id: SlotTotals.of(islice(slots, TOTALS_SLOTS)) for run_id in run_ids}
 
 
 def second_of(at: datetime.datetime) -> int:

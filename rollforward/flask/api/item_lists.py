@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pydantic
 from flask import abort, request
 
-from rollforward.flask.api.json_requests import body_bytes, json_body, json_value, refuse
+from rollforward.flask.api.json_requests import body_bytes, json_body, json_value, reject
 from rollforward.flask.api.problems import problem
 from rollforward.runtime.type_adapters import adapter_of
 
@@ -32,9 +32,9 @@ def item_list(kind: type[B], *, max_items: int, max_bytes: int) -> list[B]:
     """
     values = _lines(max_bytes) if request.mimetype == NDJSON else _objects(max_bytes)
     if not values:
-        refuse(400, "The body has no items.")
+        reject(400, "The body has no items.")
     if len(values) > max_items:
-        refuse(413, f"A request must have at most {max_items:,} items, got {len(values):,}.")
+        reject(413, f"A request must have at most {max_items:,} items, got {len(values):,}.")
     adapter = adapter_of(kind)  # type: ignore[arg-type]  # Types are hashable.
     items: list[B] = []
     mistakes: list[dict[str, Any]] = []
@@ -48,11 +48,11 @@ def item_list(kind: type[B], *, max_items: int, max_bytes: int) -> list[B]:
         except (ValueError, RecursionError):
             mistakes.append({"line": line, "detail": "It is not JSON in UTF-8."})
     if mistakes:
-        refuse_items(mistakes)
+        reject_items(mistakes)
     return items
 
 
-def refuse_items(mistakes: Sequence[dict[str, Any]], status: int = 400) -> None:
+def reject_items(mistakes: Sequence[dict[str, Any]], status: int = 400) -> None:
     """End the request with a problem that names bad items by their lines."""
     lines = ", ".join(str(mistake["line"]) for mistake in mistakes[:MAX_NAMED])
     more = ", and more" if len(mistakes) > MAX_NAMED else ""
@@ -70,7 +70,7 @@ def _objects(max_bytes: int) -> Sequence[Any]:
     body = json_body(max_bytes)
     items = body.get("items") if isinstance(body, dict) and set(body) == {"items"} else None
     if not isinstance(items, list):
-        refuse(400, 'The body is an object like {"items": [...]}, or NDJSON.')
+        reject(400, 'The body is an object like {"items": [...]}, or NDJSON.')
     return items
 
 

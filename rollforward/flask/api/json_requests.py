@@ -18,7 +18,7 @@ B = TypeVar("B")
 IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,200}")
 
 
-def refuse(status: int, detail: str) -> NoReturn:
+def reject(status: int, detail: str) -> NoReturn:
     """End the request with a problem."""
     abort(problem(status, detail))
 
@@ -26,12 +26,12 @@ def refuse(status: int, detail: str) -> NoReturn:
 def json_body(max_bytes: int) -> Any:
     """Return the request's body; end the request with 400, 413 or 415 if it is no JSON."""
     if request.mimetype != "application/json":
-        refuse(415, "Send the body as Content-Type: application/json.")
+        reject(415, "Send the body as Content-Type: application/json.")
     content = body_bytes(max_bytes)
     try:
         return json_value(content)
     except (ValueError, RecursionError):
-        refuse(400, "The body is not JSON in UTF-8.")
+        reject(400, "The body is not JSON in UTF-8.")
 
 
 def json_value(content: bytes) -> Any:
@@ -54,7 +54,7 @@ def typed_body(kind: type[B], max_bytes: int) -> B:
     except pydantic.ValidationError as error:
         mistake = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in mistake["loc"]) or "the body"
-        refuse(400, f"{where[:100]}: {mistake['msg']}.")
+        reject(400, f"{where[:100]}: {mistake['msg']}.")
     return body
 
 
@@ -62,14 +62,14 @@ def idempotency_key() -> str | None:
     """Return the Idempotency-Key; end the request with 400 if it is not one."""
     key = request.headers.get("Idempotency-Key")
     if key is not None and (not IDEMPOTENCY_KEY.fullmatch(key) or not key.strip()):
-        refuse(400, "An Idempotency-Key must have 1 to 200 printable ASCII characters.")
+        reject(400, "An Idempotency-Key must have 1 to 200 printable ASCII characters.")
     return key
 
 
 def body_bytes(max_bytes: int) -> bytes:
     """Return the request's body; end the request with 413 or 415 if it is too large or encoded."""
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        refuse(415, "Send the body without a Content-Encoding.")
+        reject(415, "Send the body without a Content-Encoding.")
     # One more than allowed: a body that does not say its length is cut off at the limit.
     request.max_content_length = max_bytes + 1
     try:
@@ -77,7 +77,7 @@ def body_bytes(max_bytes: int) -> bytes:
     except RequestEntityTooLarge:
         content = None
     if content is None or len(content) > max_bytes:
-        refuse(413, f"The body must have at most {max_bytes} bytes.")
+        reject(413, f"The body must have at most {max_bytes} bytes.")
     return content
 
 

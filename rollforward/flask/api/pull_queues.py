@@ -17,7 +17,7 @@ from flask import Blueprint, Flask, jsonify
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from rollforward.flask.api.json_requests import idempotency_key, refuse, typed_body
+from rollforward.flask.api.json_requests import idempotency_key, reject, typed_body
 from rollforward.flask.context import clients, find_part, mount_for, settings
 from rollforward.flask.guards.auth import workers_only
 from rollforward.pull_queues import (
@@ -100,9 +100,9 @@ def add(name: str) -> ResponseReturnValue:
             idempotency_key=idempotency_key(),
         )
     except DifferentItemError:
-        refuse(422, "This Idempotency-Key was used for another item. Nothing was added.")
+        reject(422, "This Idempotency-Key was used for another item. Nothing was added.")
     except BadItemError as error:
-        refuse(400, f"Nothing was added: {error}.")
+        reject(400, f"Nothing was added: {error}.")
     return jsonify(id=id_), 201
 
 
@@ -113,7 +113,7 @@ def lease(name: str) -> ResponseReturnValue:
     queue = _queue_or_404(name)
     asked = typed_body(LeaseRequest, MAX_BODY_BYTES)
     if asked.oldest_tag and asked.tag is not None:
-        refuse(400, "Ask for a tag or for the oldest item's, not for both.")
+        reject(400, "Ask for a tag or for the oldest item's, not for both.")
     tag = OLDEST if asked.oldest_tag else asked.tag
     leases = queue.lease(clients(), limit=asked.limit, lease_s=asked.lease_s, tag=tag)
     return jsonify(leases=[_shown(queue, item) for item in leases])
@@ -166,12 +166,12 @@ def dead_letters(name: str) -> ResponseReturnValue:
 def replay(name: str, id_: str) -> ResponseReturnValue:
     """Let a dead letter be leased again."""
     if not _queue_or_404(name).replay(clients(), ItemId(id_)):
-        refuse(404, "Dead letter not found.")
+        reject(404, "Dead letter not found.")
     return "", 204
 
 
 def _queue_or_404(name: str) -> PullQueue:
-    queue: PullQueue = find_part(PullQueues.name, name) or refuse(404, "Pull queue not found.")
+    queue: PullQueue = find_part(PullQueues.name, name) or reject(404, "Pull queue not found.")
     return queue
 
 
@@ -197,7 +197,7 @@ def _leases(queue: PullQueue, tokens: list[str]) -> list[Lease]:
         try:
             id_, version, expires_at = signer.loads(token)
         except BadSignature:
-            refuse(400, "A token is not one of this queue.")
+            reject(400, "A token is not one of this queue.")
         at = datetime.datetime.fromisoformat(expires_at).replace(tzinfo=None)
         lease = Lease(ItemId(id_), "", None, 0, at, version)
         # The newest of an item's leases counts, in any order of tokens.

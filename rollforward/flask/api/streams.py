@@ -17,7 +17,7 @@ import pydantic
 from flask import Blueprint, Flask, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.api.json_requests import refuse, typed_body
+from rollforward.flask.api.json_requests import reject, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
 from rollforward.streams import Pipeline, PushedRecord
@@ -91,28 +91,28 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
             clients(), stream, records, process=asked.process, watermark=asked.watermark
         )
     except UnknownStreamError as error:
-        refuse(404, f"{error}.")
+        reject(404, f"{error}.")
     except PartlyAcceptedError as error:
-        refuse(400, f"A part was accepted, and the rest was not: {error}.")
+        reject(400, f"A part was accepted, and the rest was not: {error}.")
     except BadRecordError as error:
-        refuse(400, f"No record was accepted: {error}.")
+        reject(400, f"No record was accepted: {error}.")
     except BackpressureError as error:
-        refuse(429, f"No record was accepted: {error}. Send the same records again.")
+        reject(429, f"No record was accepted: {error}. Send the same records again.")
     except (Retry, Unavailable):
-        refuse(503, "The outcome is unknown: send the same records again.")
+        reject(503, "The outcome is unknown: send the same records again.")
     return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202
 
 
 def _value(number: int, record: NewRecord) -> Any:
     """Return the value of a record; end the request with 400 if it has none, or two."""
     if (record.value is MISSING) == (record.data is None):
-        refuse(400, f"records.{number}: give either value or data.")
+        reject(400, f"records.{number}: give either value or data.")
     if record.data is None:
         return record.value
     try:
         return Encoded(binascii.a2b_base64(record.data, strict_mode=True), record.codec)
     except ValueError as error:
-        refuse(400, f"records.{number}.data: must be base64: {error}.")
+        reject(400, f"records.{number}.data: must be base64: {error}.")
 
 
 @bp.get("/<pipeline>")
@@ -133,16 +133,16 @@ def states(pipeline: str, computation: str) -> ResponseReturnValue:
     target, key = _pipeline(pipeline), request.args.get("key")
     limit = request.args.get("limit", str(DEFAULT_STATES))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_STATES):
-        refuse(400, f"limit must be a whole number from 1 to {MAX_STATES}.")
+        reject(400, f"limit must be a whole number from 1 to {MAX_STATES}.")
     try:
         if key is None:
             by_key = dict(itertools.islice(target.states(clients(), computation), int(limit)))
         else:
             by_key = {key: target.state(clients(), computation, key)}
     except UnknownStreamError as error:
-        refuse(404, f"{error}.")
+        reject(404, f"{error}.")
     except Retry:
-        refuse(503, "This instance of the app does not have the code: try again.")
+        reject(503, "This instance of the app does not have the code: try again.")
     return jsonify(states=by_key)
 
 
@@ -172,7 +172,7 @@ def run_version(pipeline: str, computation: str) -> ResponseReturnValue:
     It may be repeated. When this answers the change has begun; it continues in the background.
     """
     target, version = _pipeline(pipeline), typed_body(WantedVersion, MAX_BODY_BYTES).version
-    with _refusals():
+    with _rejections():
         part = target.topology(clients()).parts.get(computation)
         begin = target.attach if part is None or part.version is None else target.replace
         begin(clients(), computation, version=version)
@@ -185,26 +185,26 @@ def detach(pipeline: str, computation: str) -> ResponseReturnValue:
     """Detach a computation after it has drained its backlog, or at once (`discard=true`)."""
     target, discard = _pipeline(pipeline), request.args.get("discard", "false")
     if discard not in ("true", "false"):
-        refuse(400, "discard must be true or false.")
-    with _refusals():
+        reject(400, "discard must be true or false.")
+    with _rejections():
         target.detach(clients(), computation, discard=discard == "true")
     return _topology(target), 202
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def _rejections() -> Iterator[None]:
     """End the request with the reason why a change of a topology was refused."""
     try:
         yield
     except UnknownStreamError as error:
-        refuse(404, f"{error}.")
+        reject(404, f"{error}.")
     except TopologyError as error:
-        refuse(409, f"Nothing was changed: {error}.")
+        reject(409, f"Nothing was changed: {error}.")
     except (Retry, Unavailable):
-        refuse(503, "The outcome is unknown: ask for the change again.")
+        reject(503, "The outcome is unknown: ask for the change again.")
 
 
 def _pipeline(name: str) -> Pipeline:
     """Return a pipeline of the app; end the request with 404 if it has none of this name."""
-    pipeline: Pipeline = find_part(Streams.name, name) or refuse(404, "Pipeline not found.")
+    pipeline: Pipeline = find_part(Streams.name, name) or reject(404, "Pipeline not found.")
     return pipeline

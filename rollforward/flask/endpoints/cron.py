@@ -12,7 +12,7 @@ from rollforward.flask.context import clients, registry, wiring
 from rollforward.flask.endpoints.tasks import ANY_METHOD
 from rollforward.flask.guards.auth import cron_only
 from rollforward.operations.sweeps import note_sweeps
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 
 bp = Blueprint("rollforward_cron", __name__, url_prefix="/cron")
 
@@ -50,7 +50,7 @@ def _export_gauges(patterns: Iterable[str]) -> None:
         gauges = registry().patterns[name].gauges(clients(), registry().parts(name))
         export.record(gauges)
 
-    run_each((f"the gauges of {name} are not exported", partial(read, name)) for name in patterns)
+    run_all((f"the gauges of {name} are not exported", partial(read, name)) for name in patterns)
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

@@ -27,7 +27,7 @@ class DeliveryLines:
 
     def __init__(self, task: str = "") -> None:
         self.task = task
-        self.kept: list[str] = []
+        self.captured: list[str] = []
         self._left = MAX_CHARS
         self._open = ""
 
@@ -40,7 +40,7 @@ class DeliveryLines:
         """Keep a whole line."""
         line = line[:MAX_LINE_CHARS]
         if line.strip() and len(line) <= self._left:
-            self.kept.append(line)
+            self.captured.append(line)
             self._left -= len(line)
 
     def write(self, text: str) -> list[str]:
@@ -68,14 +68,14 @@ def install() -> None:
     root = logging.getLogger()
     if not any(isinstance(handler, _DeliveryHandler) for handler in root.handlers):
         for handler in root.handlers:
-            handler.setFormatter(_Tagged(handler.formatter or logging.Formatter()))
+            handler.setFormatter(_TaskFormatter(handler.formatter or logging.Formatter()))
         root.addHandler(_DeliveryHandler())
     if not isinstance(sys.stdout, _Stdout):
         sys.stdout = _Stdout(sys.stdout)
 
 
 @contextmanager
-def kept(task: str = "") -> Iterator[DeliveryLines]:
+def captured(task: str = "") -> Iterator[DeliveryLines]:
     """Keep the lines of this block, if `install` was called.
 
     Args:
@@ -107,7 +107,7 @@ class _DeliveryHandler(logging.Handler):
             self.handleError(record)
 
 
-class _Tagged(logging.Formatter):
+class _TaskFormatter(logging.Formatter):
     """Formatter that ends a record's first line with its task."""
 
     def __init__(self, formatter: logging.Formatter) -> None:

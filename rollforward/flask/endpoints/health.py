@@ -43,7 +43,7 @@ class ServiceHealth:
             return dict(self._states or {})
         try:
             if self._states is None or self.elapsed_s() - self._asked_at_s >= KEPT_S:
-                self._states, self._asked_at_s = _ask(), self.elapsed_s()
+                self._states, self._asked_at_s = _check(), self.elapsed_s()
             return dict(self._states)
         finally:
             self._lock.release()
@@ -69,10 +69,10 @@ def ready() -> ResponseReturnValue:
     away = [name for key, name in NEEDED.items() if not states[key]]
     if not away:
         return jsonify(ready=True, **states)
-    return jsonify(ready=False, **states, advice=_advice(away)), 503
+    return jsonify(ready=False, **states, advice=_hint(away)), 503
 
 
-def _advice(away: list[str]) -> str:
+def _hint(away: list[str]) -> str:
     """Return the remedy for services that do not answer."""
     problem = f"{' and '.join(away)} {'does' if len(away) == 1 else 'do'} not answer."
     if not settings().is_local:
@@ -89,7 +89,7 @@ def service_states() -> dict[str, bool]:
     return health.states()
 
 
-def _ask() -> dict[str, bool]:
+def _check() -> dict[str, bool]:
     return {
         "datastore": _datastore_answers(),
         "tasks": clients().tasks.ping(),

@@ -79,11 +79,11 @@ def deliver(rest: str) -> ResponseReturnValue:
     # One byte more shows that a body is too long, whatever its header says.
     delivery = _delivery(request.stream.read(MAX_TASK_BYTES + 1))
     clients().meter.delivered(len(delivery.body))
-    with attempts.under_way(delivery), measured(delivery, _header("TaskETA")):
-        return _answer(delivery)
+    with attempts.delivery_context(delivery), measured(delivery, _header("TaskETA")):
+        return _respond(delivery)
 
 
-def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
+def _respond(delivery: TaskDelivery) -> ResponseReturnValue:
     task = registry().tasks.get(delivery.path)
     if task is None:
         return _wait_for_a_version(delivery, "no task is declared for this path")
@@ -96,13 +96,13 @@ def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
         log.info("%s: %s", task.path, error)
         return "", 204
     except (TooLargeError, ArgumentsGoneError) as error:
-        return _dead_letter(delivery, _said(error))
+        return _dead_letter(delivery, _describe(error))
     except BadArgumentsError as error:
         return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s: its arguments cannot be read: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
-        return _response(503, f"a service is unavailable: {_said(error)}")
+        return _response(503, f"a service is unavailable: {_describe(error)}")
     run = g.task_run = _run_of(args)
     spans.describe(run=run)
     with telemetry.in_run(run):
@@ -124,30 +124,30 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
     if failures >= task.max_attempts:
         reason = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, reason)
-    with delivery_log.kept(_task_of(delivery)) as lines:
+    with delivery_log.captured(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
-            return _give_up(task, args, delivery, _said(error), type(error).__name__)
+            return _give_up(task, args, delivery, _describe(error), type(error).__name__)
         except OtherVersionError as error:
             give_up = partial(_give_up, task, args, delivery)
-            return _wait_for_a_version(delivery, _said(error), give_up)
+            return _wait_for_a_version(delivery, _describe(error), give_up)
         except MUST_WAIT as error:
             log.info("%s waits: %s", task.path, error)
             after_s = error.after_s if isinstance(error, Retry) else None
-            return _wait(delivery, after_s, _said(error), lines)
+            return _wait(delivery, after_s, _describe(error), lines)
         except UNAVAILABLE_ERRORS as error:
             log.warning("%s: a service is unavailable: %s", task.path, error)
             attempts.end_later(clients(), delivery)
             note_outcome(Outcome.UNAVAILABLE)
-            return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
+            return _response(503, f"a service is unavailable: {_describe(error)}", log=lines)
         except Exception as error:
             log.exception("%s failed", task.path)
             return _failed(task, args, delivery, error, lines)
-    attempts.end_well(delivery)
+    attempts.finish_delivery(delivery)
     deliveries.finish(clients(), delivery.body)
     delivery_log.end(lines)
-    return _response(200, "", log=lines) if lines.kept else ("", 204)
+    return _response(200, "", log=lines) if lines.captured else ("", 204)
 
 
 def _task_of(delivery: TaskDelivery) -> str:
@@ -160,13 +160,13 @@ def _failed(
     task: Task[Any], args: Any, delivery: TaskDelivery, error: Exception, lines: DeliveryLines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
-    failures = attempts.fail(clients(), delivery, _said(error))
+    failures = attempts.fail(clients(), delivery, _describe(error))
     if failures >= task.max_attempts:
         reason = f"gave up after {failures} failures. {stack}"
         return _give_up(task, args, delivery, reason, type(error).__name__)
     note_outcome(Outcome.FAILED)
-    spans.fail(_said(error))
-    return _response(FAILED, _said(error), stack=stack, log=lines)
+    spans.fail(_describe(error))
+    return _response(FAILED, _describe(error), stack=stack, log=lines)
 
 
 def _wait(
@@ -178,27 +178,27 @@ def _wait(
         note_outcome(Outcome.LOST_RACE)
         return _response(LOST_RACE, f"it waits: {reason}", log=lines)
     note_outcome(Outcome.WAITING)
-    answer = _postpone(delivery, after_s, reason, lines)
+    answer = _reschedule(delivery, after_s, reason, lines)
     attempts.end_waiting(clients(), delivery, after_s)
     return answer
 
 
-def _postpone(
+def _reschedule(
     delivery: TaskDelivery, after_s: float, reason: str, lines: DeliveryLines | None = None
 ) -> ResponseReturnValue:
     try:
-        is_created = waits.postpone(clients(), delivery, after_s)
+        is_created = waits.reschedule(clients(), delivery, after_s)
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is postponed later: %s", delivery.path[:100], error)
         note_outcome(Outcome.UNAVAILABLE)
-        return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
+        return _response(503, f"a service is unavailable: {_describe(error)}", log=lines)
     if not is_created:
         return _response(LOST_RACE, f"it waits: {reason}", log=lines)
     detail = f"it waits for {after_s:g} s, as a new task: {reason}"
     return _response(200 if settings().is_local else 204, detail, log=lines)
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -213,7 +213,7 @@ def _response(
     body = {
         "detail": detail[:MAX_DETAIL_CHARS],
         "traceback": stack[-MAX_STACK_CHARS:],
-        "log": log.kept if log is not None else [],
+        "log": log.captured if log is not None else [],
     }
     return jsonify({key: value for key, value in body.items() if value}), status
 
@@ -230,7 +230,7 @@ def _wait_for_a_version(
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
     note_outcome(Outcome.OTHER_VERSION)
     after_s = waits.version_wait_s(delivery.waits)
-    return _postpone(delivery, after_s, f"it waits for another version: {reason}")
+    return _reschedule(delivery, after_s, f"it waits for another version: {reason}")
 
 
 def _give_up(
@@ -244,15 +244,15 @@ def _give_up(
     except MUST_WAIT as error:
         log.info("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.LOST_RACE)
-        return _response(LOST_RACE, f"it waits: {_said(error)}")
+        return _response(LOST_RACE, f"it waits: {_describe(error)}")
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
-        return _response(503, f"a service is unavailable: {_said(error)}")
+        return _response(503, f"a service is unavailable: {_describe(error)}")
     except Exception as error:
         log.exception("the handler of a task that was given up failed: %r", delivery.path[:100])
         note_outcome(Outcome.FAILED)
-        return _response(FAILED, _said(error))
+        return _response(FAILED, _describe(error))
     note_outcome(Outcome.DEAD)
     spans.fail(reason)
     fields = {"error_class": error_class}

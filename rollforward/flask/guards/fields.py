@@ -63,7 +63,7 @@ def check_form() -> None:
     names = ((name, file.filename or "") for name, file in request.files.items(multi=True))
     for field, name in names:
         if len(name) > MAX_FILE_NAME_CHARS:
-            _refuse(f"the file name of {field:.40}", MAX_FILE_NAME_CHARS, len(name))
+            _reject(f"the file name of {field:.40}", MAX_FILE_NAME_CHARS, len(name))
 
 
 def _check(fields: Iterable[tuple[str, str]]) -> None:
@@ -71,7 +71,7 @@ def _check(fields: Iterable[tuple[str, str]]) -> None:
     for name, value in fields:
         limit = declared.get(name, MAX_CHARS)
         if len(value) > limit:
-            _refuse(f"{name:.40}", limit, len(value))
+            _reject(f"{name:.40}", limit, len(value))
 
 
 def _check_count(separators: int) -> None:
@@ -79,5 +79,5 @@ def _check_count(separators: int) -> None:
         abort(413, f"a request must have at most {MAX_FIELDS} fields, got {separators + 1:,}")
 
 
-def _refuse(name: str, limit: int, chars: int) -> None:
+def _reject(name: str, limit: int, chars: int) -> None:
     abort(413, f"{name} must have at most {limit:,} characters, got {chars:,}; nothing was changed")

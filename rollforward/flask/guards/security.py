@@ -61,7 +61,7 @@ def register(app: Flask, settings: Settings) -> None:
         csrf.protect()
 
     @app.after_request
-    def dress(response: Response) -> Response:
+    def add_security_headers(response: Response) -> Response:
         headers = response.headers
         headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
         headers["X-Content-Type-Options"] = "nosniff"

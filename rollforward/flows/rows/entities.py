@@ -105,7 +105,7 @@ class FlowRun(ndb.Model):
         """Set the record of a step."""
         self.steps = {**self.steps, name: record.body}
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Check that the row has room for another step.
 
         Raises:
@@ -120,7 +120,7 @@ class FlowRun(ndb.Model):
                 "have shorter names, results and errors, or flows of their own"
             )
 
-    def has_room_for(self, value: str) -> bool:
+    def has_capacity_for(self, value: str) -> bool:
         """Return whether a large value, as JSON, may be in the row with the steps."""
         return len(value) <= ROOMY_BYTES and len(json.dumps([self.steps, value])) <= ROOMY_BYTES
 
@@ -189,7 +189,7 @@ def failed_flows_created_at(at: datetime.datetime) -> Any:
     return FlowRun.query(FlowRun.failed == at).order(FlowRun._key)
 
 
-def newest_flows(*, created_before: datetime.datetime | None = None) -> Any:
+def latest_flows(*, created_before: datetime.datetime | None = None) -> Any:
     """Return the query for all flows, the newest first, those created before a time."""
     created: Any = FlowRun.created
     query = FlowRun.query().order(-created)

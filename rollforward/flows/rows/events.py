@@ -39,12 +39,12 @@ def add(row: FlowRun, name: str, event_id: str, at_s: float, stored: dict[str, A
     row.events = [*row.events, {"id": event_id, "name": name, "at": at_s, **stored}]
 
 
-def newest_ids(ids: Mapping[str, str], most: int = MAX_KNOWN_IDS) -> dict[str, str]:
+def last_ids(ids: Mapping[str, str], most: int = MAX_KNOWN_IDS) -> dict[str, str]:
     """Return the last ids, as many as a row keeps to know repetitions."""
     return dict(list(ids.items())[-most:])
 
 
-def is_awaited(row: FlowRun, name: str) -> bool:
+def is_expected(row: FlowRun, name: str) -> bool:
     """Return whether a step waits for an event."""
     return any(
         record.kind == "wait" and not record.has_ended and record.event == name
@@ -54,7 +54,7 @@ def is_awaited(row: FlowRun, name: str) -> bool:
 
 def is_missing(row: FlowRun, name: str) -> bool:
     """Return whether a step waits for an event, and none of its name has come."""
-    return is_awaited(row, name) and all(event["name"] != name for event in row.events)
+    return is_expected(row, name) and all(event["name"] != name for event in row.events)
 
 
 def taken(row: FlowRun, record: StepRecord, now_s: float) -> StepRecord:
@@ -72,7 +72,7 @@ def taken(row: FlowRun, record: StepRecord, now_s: float) -> StepRecord:
     return record
 
 
-def give_back(row: FlowRun, record: StepRecord) -> None:
+def restore(row: FlowRun, record: StepRecord) -> None:
     """Keep the event again that a step had taken, as the first one."""
     stored = {"value": record.value, "rows": record.rows, "chunks": record.chunks}
     event = {"id": record.event_id, "name": record.event, "at": record.event_at, **stored}

@@ -105,7 +105,7 @@ def stored(
         beside: The flow's row, if a large value may be there as long as it has room.
     """
     data = text.encode()
-    if len(data) <= MAX_INLINE_BYTES or (beside is not None and beside.has_room_for(text)):
+    if len(data) <= MAX_INLINE_BYTES or (beside is not None and beside.has_capacity_for(text)):
         return {"value": text}, []
     parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
     rows = [

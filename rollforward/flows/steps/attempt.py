@@ -22,7 +22,7 @@ from rollforward.datastore.commit import Commit
 from rollforward.datastore.conversion.protobufs import Converter, protobuf_of
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry
 from rollforward.datastore.versions import CHANGED, read_versions
-from rollforward.flows.errors import EarlyError, Interrupted, LeasedError, Suspended, Unwinding
+from rollforward.flows.errors import Interrupted, LeasedError, NotDueError, Suspended, Unwinding
 from rollforward.flows.rows import pending
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs, due_at, wake
@@ -61,7 +61,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Noted:
+class VersionNote:
     """The decision that a flow waits for another version of the code, or no more: "".
 
     It is due as before.
@@ -171,7 +171,7 @@ class FlowAttempt:
             decisions: dict[str, T] = {}  # By the proof of their write: a lost one may come late.
             for failures in range(1, MAX_WRITES + 1):
                 if self._version is None:
-                    written = self._written(decisions, is_alone=is_alone)
+                    written = self._find_write(decisions, is_alone=is_alone)
                     if written is not None:
                         return decisions[written]
                 try:
@@ -227,7 +227,7 @@ class FlowAttempt:
             self.is_leased = was_leased
             raise
 
-    def go_on_or_wait(
+    def continue_or_wait(
         self, decide: Callable[[FlowRun], T | Wait], values: Sequence[ndb.Model] = ()
     ) -> T:
         """Write a change after which the flow continues or waits; a wait ends this delivery.
@@ -259,7 +259,7 @@ class FlowAttempt:
             note(row)
             return Wait(until)
 
-        self.go_on_or_wait(decide)
+        self.continue_or_wait(decide)
         raise AssertionError("unreachable")
 
     def check_parked(self, until: datetime.datetime | None) -> None:
@@ -270,7 +270,7 @@ class FlowAttempt:
 
         Raises:
             Suspended: it does.
-            EarlyError: it does, for a minute at most.
+            NotDueError: it does, for a minute at most.
         """
         row = self.row
         if row.owner is not None or row.sweeps or row.turn is not None:
@@ -278,11 +278,11 @@ class FlowAttempt:
         due = None if until is None else due_at(self.clients, until)
         if until is not None and (early := until - self.clients.clock.now()) <= EARLY:
             if row.due == due and early > datetime.timedelta(0):
-                raise EarlyError(f"{self.run_id} waits", after_s=early.total_seconds())
+                raise NotDueError(f"{self.run_id} waits", after_s=early.total_seconds())
         elif row.due == due:
             raise Suspended
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Give the lease back, if this delivery holds it: the queue delivers the flow again."""
         if self.is_leased:
             self.is_leased = False
@@ -293,7 +293,7 @@ class FlowAttempt:
 
         The lease is given back. The flow stays due as before: its task waits for a version.
         """
-        noted = Noted(storable(reason, MAX_REASON_CHARS))
+        noted = VersionNote(storable(reason, MAX_REASON_CHARS))
         if self.is_leased or (self.row.other_version or "") != noted.other_version:
             self.is_leased = False
             self.change(lambda row: noted)
@@ -318,7 +318,7 @@ class FlowAttempt:
         expires_at = naive_utc(self.clients.clock.now()) + LEASE
         row.owner = self._owner if self.is_leased else None
         row.lease_expires_at = expires_at if self.is_leased else None
-        if isinstance(decided, Noted):
+        if isinstance(decided, VersionNote):
             decided.sign(row, self.clients)
             return
         row.other_version = row.other_version_since = None
@@ -353,7 +353,7 @@ class FlowAttempt:
             self.row, self._version = stored
         return stored is not None
 
-    def _written(self, decisions: Mapping[str, object], *, is_alone: bool) -> str | None:
+    def _find_write(self, decisions: Mapping[str, object], *, is_alone: bool) -> str | None:
         """Read the row again; return which of these writes it has, whose reply was lost."""
         is_there = self._read(is_alone=is_alone)
         if is_there and self.row.written_by in decisions:

@@ -78,7 +78,7 @@ def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecor
     every_s = LEASE.total_seconds() / BEATS_PER_LEASE
     attempt.is_calling = True
     try:
-        with attempt.clients.heart.beating(attempt.beat, every_s):
+        with attempt.clients.heart.heartbeat(attempt.beat, every_s):
             value = call.run()
     except Exception as error:
         return _failed(attempt, call, record, error)
@@ -99,11 +99,11 @@ def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepReco
         if begun is not None and begun.has_ended:
             return begun
         if begun is None:
-            _check_begun(row, call)
+            _check_can_start(row, call)
         else:
             _check_pause(attempt, begun)
         if not call.is_undo:  # The room beyond is theirs.
-            row.check_room()
+            row.check_capacity()
         claimed = begun or record
         claimed = replace(claimed, is_called=True, doubts=claimed.doubts + claimed.is_called)
         row.note(call.name, claimed)
@@ -129,7 +129,7 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
             _check_pause(attempt, committed)
         _check_wanted(row, call)
         if not call.is_undo:
-            row.check_room()
+            row.check_capacity()
         fields, rows = _stored(attempt, call, owner, call.run())
         ndb.put_multi(rows)
         ended = record.ends(DONE, attempt.now_s(), **fields)
@@ -167,7 +167,7 @@ def _failed(
 ) -> StepRecord:
     """Note the error of a call: it is made again later, or that was the last time."""
     now_s = attempt.now_s()
-    text = _said(error, MAX_UNDO_ERROR_BYTES if call.is_undo else MAX_ERROR_BYTES)
+    text = _describe(error, MAX_UNDO_ERROR_BYTES if call.is_undo else MAX_ERROR_BYTES)
     if isinstance(error, Reject):
         return _ended(attempt, call, record.ends(FAILED, now_s, error=text, is_reject=True))
     is_late = call.policy.is_over(0, attempt.clients.clock.now())
@@ -192,14 +192,14 @@ def _failed(
         row.note(call.name, waiting)
         return Wait(utc_at(waiting.until))
 
-    return attempt.go_on_or_wait(decide)
+    return attempt.continue_or_wait(decide)
 
 
 def _give_up(
     attempt: FlowAttempt, call: StepCall, record: StepRecord, error: BadValueError
 ) -> NoReturn:
     """Note that a result cannot be stored; the code's mistake ends the flow's attempt."""
-    _ended(attempt, call, record.ends(FAILED, attempt.now_s(), error=_said(error)))
+    _ended(attempt, call, record.ends(FAILED, attempt.now_s(), error=_describe(error)))
     raise BadStepError(f"the step {call.name!r}: {error}", step=call.name) from error
 
 
@@ -220,7 +220,7 @@ def _check_wanted(row: FlowRun, call: StepCall) -> None:
         Unwinding: the flow is being undone, and the step has had no effect.
     """
     if call.kind == "commit":
-        _check_begun(row, call)
+        _check_can_start(row, call)
 
 
 def _check_pause(attempt: FlowAttempt, record: StepRecord) -> None:
@@ -233,7 +233,7 @@ def _check_pause(attempt: FlowAttempt, record: StepRecord) -> None:
         raise Suspended
 
 
-def _check_begun(row: FlowRun, call: StepCall) -> None:
+def _check_can_start(row: FlowRun, call: StepCall) -> None:
     """Check that a call may begin: a flow that is being undone begins none but its undos.
 
     Raises:
@@ -243,7 +243,7 @@ def _check_begun(row: FlowRun, call: StepCall) -> None:
         raise Unwinding
 
 
-def _said(error: Exception, most: int = MAX_ERROR_BYTES) -> str:
+def _describe(error: Exception, most: int = MAX_ERROR_BYTES) -> str:
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # Its own text fails.

@@ -68,7 +68,7 @@ def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
         else:
             _run(flow, attempt, _read(flow, attempt))
     except Suspended:
-        _end_well(attempt)
+        _complete(attempt)
     except BaseException as error:
         cause = error.__cause__ if isinstance(error, Interrupted) else None
         # The error matters more, and without this the lease expires.
@@ -76,7 +76,7 @@ def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
             if isinstance(other := cause or error, OtherVersionError):
                 attempt.note_version(str(other))
             else:
-                attempt.give_back()
+                attempt.release()
         if cause is not None:
             raise cause from None
         raise
@@ -89,7 +89,7 @@ def _read(flow: Flow[Any], attempt: FlowAttempt) -> Any:
         raise OtherVersionError(f"{attempt.run_id}: {error}") from error
 
 
-def _end_well(attempt: FlowAttempt) -> None:
+def _complete(attempt: FlowAttempt) -> None:
     """Note that this version of the code continues a flow that another could not."""
     if attempt.row.state in (RUNNING, UNDOING):
         with contextlib.suppress(LeasedError, Suspended):
@@ -115,7 +115,7 @@ def _run_forward(flow: Flow[Any], attempt: FlowAttempt, undos: Undos, args: Any)
     try:
         result = _called(flow, attempt, steps, args)
         if not attempt.is_undoing:
-            _succeed(flow, attempt, result)
+            _finish(flow, attempt, result)
     except StepFailedError as error:
         if not attempt.is_undoing:
             _fail(attempt, error)
@@ -148,7 +148,7 @@ def _called(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> A
     raise stopped from stopped.__cause__
 
 
-def _succeed(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
+def _finish(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
     """End a flow, unless it was cancelled meanwhile."""
     text = values.dump(flow.function, result)
     if len(text.encode()) > MAX_RESULT_BYTES:

@@ -250,7 +250,7 @@ class Steps:
             return record
         # A call that was begun may have taken effect: its outcome is needed to undo it.
         is_begun = kind == "outside" and record is not None
-        if attempt.is_undoing and not (is_begun or is_over() or self._undos.are_behind(kind)):
+        if attempt.is_undoing and not (is_begun or is_over() or self._undos.is_allowed(kind)):
             raise Unwinding
         return record
 

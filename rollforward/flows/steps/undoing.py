@@ -44,7 +44,7 @@ class Undos:
             and (record.doubts if record.state == FAILED else name not in self.names)
         ]
 
-    def are_behind(self, kind: Kind) -> bool:
+    def is_allowed(self, kind: Kind) -> bool:
         """Return whether a person lets a step of a kind begin, because undos are behind it.
 
         Other code has made the calls, in another order: this one comes to them by the step.

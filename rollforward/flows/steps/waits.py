@@ -93,7 +93,7 @@ def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
         row.note(name, record)
         return Wait(utc_at(record.until))
 
-    attempt.go_on_or_wait(decide)
+    attempt.continue_or_wait(decide)
     raise AssertionError("unreachable")
 
 
@@ -127,7 +127,7 @@ def wait_for_event(
             return record
         return Wait(utc_at(record.until) if record.until else None)
 
-    return attempt.go_on_or_wait(decide)
+    return attempt.continue_or_wait(decide)
 
 
 def wait_for_batch(
@@ -139,7 +139,7 @@ def wait_for_batch(
 
     def note(row: FlowRun) -> StepRecord:
         check_running(row)
-        row.check_room()
+        row.check_capacity()
         return row.end_step(name, row.step(name) or began)
 
     record = attempt.row.step(name)
@@ -162,7 +162,7 @@ def wait_for_batch(
         check_running(row)
         return Wait()
 
-    return attempt.go_on_or_wait(decide)
+    return attempt.continue_or_wait(decide)
 
 
 def _batch_id(row: FlowRun, name: str) -> str:

@@ -52,12 +52,12 @@ MAX_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
-class LockWord:
+class LockValue:
     """The parts of a lock's number.
 
-    >>> LockWord.decode(3 * ITEM + OPEN + 2)
-    LockWord(items=3, state=65536, writers=2)
-    >>> LockWord.decode(CLOSED).is_quiet, LockWord.decode(CLOSED + 1).is_quiet
+    >>> LockValue.decode(3 * ITEM + OPEN + 2)
+    LockValue(items=3, state=65536, writers=2)
+    >>> LockValue.decode(CLOSED).is_quiet, LockValue.decode(CLOSED + 1).is_quiet
     (True, False)
     """
 
@@ -66,7 +66,7 @@ class LockWord:
     writers: int  # Inside. Of a joined epoch it means nothing.
 
     @classmethod
-    def decode(cls, count: int) -> LockWord:
+    def decode(cls, count: int) -> LockValue:
         items, low = divmod(count, ITEM)
         state = OPEN if low >= OPEN else CLOSED if low >= CLOSED else JOINED
         return cls(items, state, low - state)
@@ -124,7 +124,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class _Remembered:
+class _CachedEpoch:
     epoch: str
     shape: Shape
 
@@ -142,7 +142,7 @@ class Epochs:
         self._period = datetime.timedelta(seconds=period_s)
         self._shape = shape
         self._lock = threading.Lock()
-        self._known: OrderedDict[Slot, _Remembered] = OrderedDict()
+        self._known: OrderedDict[Slot, _CachedEpoch] = OrderedDict()
         self._private_epochs: OrderedDict[Slot, Admission] = OrderedDict()
 
     # Writers
@@ -150,7 +150,7 @@ class Epochs:
     def enter(self, clients: Clients, slot: Slot, items: int) -> Admission:
         """Announce items in the open epoch of a slot; open one if there is none."""
         for _ in range(MAX_TRIES):
-            epoch = self._remembered(clients, slot) or self._published(clients, slot)
+            epoch = self._cached(clients, slot) or self._published(clients, slot)
             entry = (
                 self._step_in(clients, slot, epoch, items)
                 if epoch is not None
@@ -165,13 +165,13 @@ class Epochs:
         if not entry.is_shared:
             return not entry.is_new and naive_utc(clients.clock.now()) >= entry.due
         inside = clients.cache.incr_existing(_lock(entry.slot, entry.epoch), -1)
-        return inside is None or LockWord.decode(inside).state == JOINED
+        return inside is None or LockValue.decode(inside).state == JOINED
 
-    def may_be_joined(self, clients: Clients, entry: Admission) -> bool:
+    def can_be_joined(self, clients: Clients, entry: Admission) -> bool:
         """Return whether the joiner of an epoch may have gone ahead of a writer that is inside."""
         if not entry.is_shared:
             return naive_utc(clients.clock.now()) >= entry.due
-        word = _word(clients, _lock(entry.slot, entry.epoch))
+        word = _read_value(clients, _lock(entry.slot, entry.epoch))
         return word is None or word.state == JOINED
 
     def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
@@ -182,9 +182,9 @@ class Epochs:
                 del self._known[slot]
         unpublish(clients, slot, epoch)
 
-    def _remembered(self, clients: Clients, slot: Slot) -> str | None:
+    def _cached(self, clients: Clients, slot: Slot) -> str | None:
         remembered = self._known.get(slot)
-        if remembered is None or not self._may_be_open(clients, slot, remembered.epoch):
+        if remembered is None or not self._is_valid_epoch(clients, slot, remembered.epoch):
             return None
         return remembered.epoch
 
@@ -194,12 +194,12 @@ class Epochs:
         if cached is None:
             return None
         epoch = cached.decode(errors="replace")
-        if self._may_be_open(clients, slot, epoch):
+        if self._is_valid_epoch(clients, slot, epoch):
             return epoch
         unpublish(clients, slot, epoch)
         return None
 
-    def _may_be_open(self, clients: Clients, slot: Slot, text: str) -> bool:
+    def _is_valid_epoch(self, clients: Clients, slot: Slot, text: str) -> bool:
         """Return whether a text can be an epoch of this slot that waits for its joiner."""
         try:
             epoch = EpochId.parse(text)
@@ -216,7 +216,7 @@ class Epochs:
         word = _decoded(count)
         # The count includes this writer: a word without writers is not a lock of this code.
         if word is not None and word.state == OPEN and word.writers:
-            shape = self._remember(clients, slot, epoch)
+            shape = self._cache(clients, slot, epoch)
             is_full = word.items - items < shape.max_batch_size <= word.items
             return Admission(slot, epoch, _due(epoch, shape), is_full=is_full, items=items)
         if count is not None:
@@ -235,7 +235,7 @@ class Epochs:
         # A lost answer may have published it, and then no other writer would create its task.
         if not is_published and clients.cache.get(slot.name) != epoch.encode():
             return None
-        shape = self._remember(clients, slot, epoch)
+        shape = self._cache(clients, slot, epoch)
         due, is_full = _due(epoch, shape), items >= shape.max_batch_size
         return Admission(slot, epoch, due, is_new=True, is_full=is_full, items=items)
 
@@ -257,11 +257,11 @@ class Epochs:
     def _new(self, clients: Clients, slot: Slot) -> str:
         return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.key_hash).text
 
-    def _remember(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
+    def _cache(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
         """Remember an epoch; return its shape, as this process sees it."""
         remembered = self._known.get(slot)
         if remembered is None or remembered.epoch != epoch:
-            remembered = _Remembered(epoch, self._shape(clients, slot.key))
+            remembered = _CachedEpoch(epoch, self._shape(clients, slot.key))
         with self._lock:
             self._known[slot] = remembered
             self._known.move_to_end(slot)
@@ -295,11 +295,11 @@ class OpenEpoch:
     writers: int
 
 
-def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
+def find_open_epoch(clients: Clients, slot: Slot) -> OpenEpoch | None:
     """Return the open epoch of a slot according to memcached; None: it knows none."""
     cached = clients.cache.get(slot.name)
     epoch = cached.decode(errors="replace") if cached is not None else ""
-    word = _word(clients, _lock(slot, epoch)) if epoch else None
+    word = _read_value(clients, _lock(slot, epoch)) if epoch else None
     if word is None or word.state != OPEN:
         return None
     return OpenEpoch(epoch, word.items, word.writers)
@@ -317,7 +317,7 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
     """
     unpublish(clients, slot, epoch)
     lock = _lock(slot, epoch)
-    word = _word(clients, lock)
+    word = _read_value(clients, lock)
     # A joiner that is retried, or a second one, must not subtract twice.
     if word is not None and word.state == OPEN:
         word = _decoded(clients.cache.incr_existing(lock, -CLOSED))
@@ -325,14 +325,14 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
         if word is None or word.is_quiet:
             break
         clients.clock.sleep(pause_s)
-        word = _word(clients, lock)
+        word = _read_value(clients, lock)
     is_known = word is not None
     return clients.cache.set(lock, b"0", 60) and is_known
 
 
 def is_joined(clients: Clients, slot: Slot, epoch: str) -> bool:
     """Return whether a joiner has closed an epoch, according to memcached."""
-    word = _word(clients, _lock(slot, epoch))
+    word = _read_value(clients, _lock(slot, epoch))
     return word is not None and word.state == JOINED
 
 
@@ -346,9 +346,9 @@ def _lock(slot: Slot, epoch: str) -> str:
     return f"fork-join:lock:{slot.queue}:{epoch}"
 
 
-def _word(clients: Clients, lock: str) -> LockWord | None:
+def _read_value(clients: Clients, lock: str) -> LockValue | None:
     return _decoded(counted(clients.cache.get(lock)))
 
 
-def _decoded(count: int | None) -> LockWord | None:
-    return None if count is None else LockWord.decode(count)
+def _decoded(count: int | None) -> LockValue | None:
+    return None if count is None else LockValue.decode(count)

@@ -14,7 +14,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
-from rollforward.lanes.gathered.window import Window, milliseconds, place_in_key, time_at
+from rollforward.lanes.gathered.window import Window, milliseconds, position_in_key, time_at
 from rollforward.lanes.rows.entities import (
     Claim,
     LaneState,
@@ -112,21 +112,21 @@ def next_run(
     head, tail = waiting(lane_id).get(keys_only=True), last_of(lane_id).get(keys_only=True)
     if head is None or tail is None:
         return Rest()
-    if place_in_key(head.id()) > window.rest_until:
+    if position_in_key(head.id()) > window.rest_until:
         # A caller's clock may be ahead: its call waits for no time of its own.
         opened = min(time_of(head.id()), now_utc)
-        due = gathered.timing.due(opened, time_of(tail.id()), _sound(window.began, now_utc))
+        due = gathered.timing.due(opened, time_of(tail.id()), _valid(window.began, now_utc))
         if due > now_utc:
             return Rest(due)
     rows, has_more = _next_calls(lane_id)
     if not rows:
         return Rest()
     rest_until = _rest_until(window, rows, tail.id()) if has_more else ""
-    begun = window.begun(rows, rest_until, milliseconds(now_utc))
-    return ClaimedWindow(_new_claim(clients, now_utc, rows), begun, rows)
+    started = window.started(rows, rest_until, milliseconds(now_utc))
+    return ClaimedWindow(_new_claim(clients, now_utc, rows), started, rows)
 
 
-def _sound(began: datetime.datetime | None, now_utc: datetime.datetime) -> datetime.datetime | None:
+def _valid(began: datetime.datetime | None, now_utc: datetime.datetime) -> datetime.datetime | None:
     """Return when the last run began; None: there was none, or the clock that says so was ahead."""
     skew = datetime.timedelta(seconds=CLOCK_SKEW_S)
     return None if began is not None and began > now_utc + skew else began
@@ -137,9 +137,9 @@ def _rest_until(window: Window, rows: Sequence[LaneTask], tail_id: str) -> str:
 
     The rest of a window does not grow by the calls that came after its end.
     """
-    is_rest = place_in_key(rows[0].key.id()) <= window.rest_until
-    end = window.rest_until if is_rest else place_in_key(tail_id)
-    return end if place_in_key(rows[-1].key.id()) < end else ""
+    is_rest = position_in_key(rows[0].key.id()) <= window.rest_until
+    end = window.rest_until if is_rest else position_in_key(tail_id)
+    return end if position_in_key(rows[-1].key.id()) < end else ""
 
 
 def _next_calls(lane_id: str) -> tuple[list[LaneTask], bool]:
@@ -223,10 +223,10 @@ def put_buried(
 def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> None:
     """Write the state of a key, or delete it if nothing is to be remembered."""
     window = Window.of(state)
-    remembers_s = gathered.timing.remembers_s
+    memory_s = gathered.timing.memory_s
     is_open = bool(window.calls or state.claims or state.rests)
-    if not (is_open or window.rest_until or (remembers_s and window.began_ms)):
+    if not (is_open or window.rest_until or (memory_s and window.began_ms)):
         state.key.delete()
         return
     state.stamp = clients.new_id()
-    keep(clients, state, max(KEEP_STATE, datetime.timedelta(seconds=2 * remembers_s)))
+    keep(clients, state, max(KEEP_STATE, datetime.timedelta(seconds=2 * memory_s)))

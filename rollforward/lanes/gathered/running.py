@@ -24,7 +24,7 @@ from rollforward.lanes.gathered.calls import call_of
 from rollforward.lanes.gathered.claiming import ClaimedWindow, next_run, put_state, take
 from rollforward.lanes.gathered.window import Window, milliseconds, time_at
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, unquoted
+from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, unquote
 from rollforward.lanes.rows.states import over_in
 from rollforward.lanes.runs import ends
 from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest
@@ -57,9 +57,9 @@ def deliver(gathered: Gathered[Any], clients: Clients, args: LaneArgs) -> None:
         return
     holder = Holder(clients, gathered, args.lane_id, claimed.claim, asked_s=claimed.asked_s)
     try:
-        with clients.heart.beating(holder.beat, BEAT_S):
+        with clients.heart.heartbeat(holder.beat, BEAT_S):
             end: End = Later(0, "its claim is too old to begin")
-            if holder.may_begin():
+            if holder.can_start():
                 end = _run(gathered, holder, claimed)
     except BaseException as error:
         # The error matters more, and without this the claim expires.
@@ -68,7 +68,7 @@ def deliver(gathered: Gathered[Any], clients: Clients, args: LaneArgs) -> None:
             _close(gathered, holder, claimed, Later(0, type(error).__name__, is_failure))
         raise
     _close(gathered, holder, claimed, end)
-    _go_on(clients, gathered, args)
+    _continue(clients, gathered, args)
 
 
 def _wait(
@@ -80,7 +80,7 @@ def _wait(
         hints.mark_until(clients, args.lane_id, until)
 
 
-def _go_on(clients: Clients, gathered: Gathered[Any], args: LaneArgs) -> None:
+def _continue(clients: Clients, gathered: Gathered[Any], args: LaneArgs) -> None:
     """Create a hint for the next window, if the key has calls; look after the claim is gone."""
     hints.unmark(clients, args.lane_id)
     plan = next_run(clients, gathered, args.lane_id, state_key(args.lane_id).get())
@@ -118,7 +118,7 @@ def _end(gathered: Gathered[Any], holder: Holder, window: Window, rows: Sequence
     except BadArgumentsError as error:
         return ends.unknown(f"BadArgumentsError: {error}")
     try:
-        gathered.work(holder.clients, unquoted(holder.lane_id.partition("|")[2]), calls)
+        gathered.work(holder.clients, unquote(holder.lane_id.partition("|")[2]), calls)
     except Exception as error:
         end = ends.end_of(error, failures=window.failures, max_attempts=gathered.max_attempts)
         if isinstance(end, Dead) or (isinstance(end, Later) and end.is_failure):

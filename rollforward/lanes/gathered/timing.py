@@ -14,7 +14,7 @@ class Timing(Protocol):
 
     Attributes:
         first_s: Seconds after which a window may end that begins with a call now.
-        remembers_s: Seconds for which the begin of a run matters to the next one.
+        memory_s: Seconds for which the begin of a run matters to the next one.
         is_dropped_while_running: Whether a call during a run is dropped.
     """
 
@@ -22,7 +22,7 @@ class Timing(Protocol):
     def first_s(self) -> float: ...
 
     @property
-    def remembers_s(self) -> float: ...
+    def memory_s(self) -> float: ...
 
     @property
     def is_dropped_while_running(self) -> bool: ...
@@ -53,7 +53,7 @@ class Debounce:
         _check("wait_s", self.wait_s)
         _check("max_s", self.max_s, self.wait_s)
 
-    remembers_s = 0.0
+    memory_s = 0.0
     is_dropped_while_running = False
 
     @property
@@ -82,7 +82,7 @@ class Throttle:
     is_dropped_while_running = False
 
     @property
-    def remembers_s(self) -> float:
+    def memory_s(self) -> float:
         return self.every_s
 
     def due(
@@ -101,7 +101,7 @@ class Unique:
     is_dropped_while_running: bool
 
     first_s = 0.0
-    remembers_s = 0.0
+    memory_s = 0.0
 
     def due(
         self,

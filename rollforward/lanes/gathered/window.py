@@ -58,13 +58,13 @@ class Window:
         """Return the keys of its calls."""
         return [task_key(f"{lane_id}|{call}") for call in self.calls]
 
-    def begun(self, rows: Sequence[LaneTask], rest_until: str, now_ms: int) -> Window:
+    def started(self, rows: Sequence[LaneTask], rest_until: str, now_ms: int) -> Window:
         """Return the window after a run with new calls has begun.
 
         Args:
             rest_until: The last call that waits with them; "": they are all.
         """
-        calls = tuple(place_in_key(row.key.id()) for row in rows)
+        calls = tuple(position_in_key(row.key.id()) for row in rows)
         is_rest = bool(self.rest_until) and calls[0] <= self.rest_until
         return Window(
             calls=calls,
@@ -101,10 +101,10 @@ class Window:
         )
 
 
-def place_in_key(task_id: str) -> str:
+def position_in_key(task_id: str) -> str:
     """Return the end of the id of a call, which stands for it in its key.
 
-    >>> place_in_key("digest|ada|1700000000000000-c0ffee")
+    >>> position_in_key("digest|ada|1700000000000000-c0ffee")
     '1700000000000000-c0ffee'
     """
     return task_id.rpartition("|")[2]

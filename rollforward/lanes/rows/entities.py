@@ -54,7 +54,7 @@ class Claim:
     is_careful: bool = False
 
     @property
-    def sign_of_life(self) -> tuple[str, int]:
+    def last_beat(self) -> tuple[str, int]:
         """A value that changes while the delivery lives."""
         return self.owner, self.beats
 
@@ -134,7 +134,7 @@ def quoted(key: str) -> str:
     return urllib.parse.quote(key, safe="@:/+=,").replace("~", "%7E")
 
 
-def unquoted(quoted_key: str) -> str:
+def unquote(quoted_key: str) -> str:
     return urllib.parse.unquote(quoted_key)
 
 
@@ -156,20 +156,22 @@ def lane_id_of(task_id: str) -> str:
     return task_id.rpartition("|")[0]
 
 
-def place_of(at: datetime.datetime) -> int:
+def position_of(at: datetime.datetime) -> int:
     """Return the place of a time, aware: microseconds since 1970."""
     return (at - EPOCH.replace(tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
 
 
 def time_of(task_id: str) -> datetime.datetime:
     """Return the aware time of the place of a task."""
-    return EPOCH.replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=place_in(task_id))
+    return EPOCH.replace(tzinfo=datetime.UTC) + datetime.timedelta(
+        microseconds=position_in(task_id)
+    )
 
 
-def place_in(task_id: str) -> int:
+def position_in(task_id: str) -> int:
     """Return the place in the id of a task.
 
-    >>> place_in("mail|ada|1700000000000000-c0ffee")
+    >>> position_in("mail|ada|1700000000000000-c0ffee")
     1700000000000000
     """
     return int(task_id.rpartition("|")[2].partition("-")[0])
@@ -202,7 +204,7 @@ def last_of(lane_id: str) -> Any:
     return query.order(-place)
 
 
-def first_behind(lane: str, lane_id: str = "") -> Any:
+def first_after(lane: str, lane_id: str = "") -> Any:
     """Return the query for the first task of a lane behind all tasks of one of its keys.
 
     Args:

@@ -119,7 +119,7 @@ def take(
             )
             tasks = plan.tasks
             if is_mine and state is None:  # It may have had one meanwhile, and these have run.
-                tasks = _there(tasks)
+                tasks = _existing(tasks)
         except Exception:
             over_in(clients).add(plan.claim.owner)  # It may have been written.
             raise
@@ -182,7 +182,7 @@ def _claim(
     return write_claim(lane_id, seen, plan.claim, write)
 
 
-def _there(tasks: Sequence[LaneTask]) -> Sequence[LaneTask]:
+def _existing(tasks: Sequence[LaneTask]) -> Sequence[LaneTask]:
     """Return those of some tasks whose rows are there, as they are now."""
     rows: list[LaneTask | None] = ndb.get_multi([task.key for task in tasks])
     return [row for row in rows if row is not None]
@@ -255,7 +255,7 @@ class Holder:
             self._begun.append(task_id)
             return True
 
-    def may_begin(self) -> bool:
+    def can_start(self) -> bool:
         """Return whether no other delivery can have taken the claim; make sure by a beat."""
         if self.monotonic() - self._confirmed_s > CONFIRMED_FOR_S:
             self._confirm()
@@ -291,7 +291,7 @@ class Holder:
         if state is None or claim is None:
             return False
         tasks = claim.tasks
-        if goes_on and len(begun := self._kept(claim)) < len(tasks):
+        if goes_on and len(begun := self._started_tasks(claim)) < len(tasks):
             tasks = begun
             state.next_hint = goes_on
         _replace(state, replace(claim, beats=claim.beats + 1, tasks=tasks))
@@ -302,7 +302,7 @@ class Holder:
         self._has_left = state.next_hint == goes_on != ""
         return True
 
-    def _kept(self, claim: Claim) -> tuple[str, ...]:
+    def _started_tasks(self, claim: Claim) -> tuple[str, ...]:
         """Return the tasks that have begun: also one that is done may not be deleted yet."""
         begun = set(self._begun)
         return tuple(task_id for task_id in claim.tasks if task_id in begun) or claim.tasks[:1]
@@ -404,18 +404,18 @@ def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Cl
     ]
     if dead or not watches:
         return dead
-    seen = {claim.sign_of_life for claim in state.claims}
+    seen = {claim.last_beat for claim in state.claims}
     for _ in range(LEASE_S):
         clients.clock.sleep(1)
         row: LaneState | None = state.key.get()
         alive = row.claims if row is not None else []
-        silent = [claim for claim in alive if claim.sign_of_life in seen]
+        silent = [claim for claim in alive if claim.last_beat in seen]
         if not silent:
             return []
         # Its neighbours know of the death of a process after a second.
         if dead := [claim for claim in silent if clients.processes.is_dead(claim.owner)]:
             return dead
-        seen = {claim.sign_of_life for claim in silent}
+        seen = {claim.last_beat for claim in silent}
     return silent
 
 

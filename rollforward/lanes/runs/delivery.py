@@ -62,11 +62,11 @@ def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
             hints.hint_at(clients, lane.task, args.lane_id, claimed.until, args)
         return
     holder = Holder(clients, lane, args.lane_id, claimed.claim, claimed.asked_s)
-    turn = _Turn(holder, claimed)
+    turn = _ClaimedRun(holder, claimed)
     try:
         if claimed.goes_on:  # For a delivery beside this one.
             hints.hint(clients, lane.task, args.lane_id, claimed.goes_on)
-        with clients.heart.beating(holder.beat, BEAT_S):
+        with clients.heart.heartbeat(holder.beat, BEAT_S):
             turn.run()
     except BaseException:
         # The error matters more, and without this the claim expires.
@@ -85,7 +85,7 @@ def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
         hints.hint(clients, lane.task, args.lane_id)
 
 
-class _Turn:
+class _ClaimedRun:
     """The run of claimed tasks.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Turn:
             if self._begun and not holder.has_time:
                 self.has_more = True
                 return
-            if not holder.may_begin():
+            if not holder.can_start():
                 self.has_more = not holder.is_lost
                 return
             if not holder.begin(task.key.id()):
@@ -134,7 +134,7 @@ class _Turn:
             self._running = None
             self._ended.add(task.key.id())
             return not (isinstance(end, Dead) and holder.lane.on_dead == "block")
-        is_postponed = ends.postpone(holder, task, end)
+        is_postponed = ends.reschedule(holder, task, end)
         self._running = None
         self.waits_for_head = is_postponed and holder.lane.order
         return not holder.lane.order

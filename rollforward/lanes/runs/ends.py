@@ -20,7 +20,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    place_of,
+    position_of,
     state_key,
     task_key,
 )
@@ -147,10 +147,10 @@ def finish(holder: Holder, *tasks: LaneTask) -> None:
     _delete(holder.clients, [task for task in tasks if not has_more_rows(task)])
     for task in tasks:
         if has_more_rows(task):
-            _finish_whole(holder.clients, task)
+            _finish_all(holder.clients, task)
 
 
-def _finish_whole(clients: Clients, task: LaneTask, *, is_given_up: bool = False) -> None:
+def _finish_all(clients: Clients, task: LaneTask, *, is_given_up: bool = False) -> None:
     """Delete a task with its stored arguments and its handle: a death leaves all or none."""
 
     def body() -> None:
@@ -182,7 +182,7 @@ def has_more_rows(task: LaneTask) -> bool:
     return bool(envelope.stored or envelope.handle)
 
 
-def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
+def reschedule(holder: Holder, task: LaneTask, end: Later) -> bool:
     """Let a task wait for another turn: in an order at its place, else behind others.
 
     Returns:
@@ -193,10 +193,10 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
     # Tasks of a key that fail together share a hint.
     until = rounded(now_utc + datetime.timedelta(seconds=end.pause_s))
 
-    moved_id = _id_at(task, holder.lane_id, place_of(until))
+    moved_id = _id_at(task, holder.lane_id, position_of(until))
 
     def body() -> bool:
-        row, state = _mine(holder, task)
+        row, state = _owned(holder, task)
         if row is None or state is None:
             # The reply to a commit that has moved it may have been lost.
             return state is not None and not lane.order and task_key(moved_id).get() is not None
@@ -263,7 +263,7 @@ def _handled(
         return _handled_later(task, declared, error, reason)
     fields = {"error_class": error_class(reason)}
     log.error("gave up %r: %s", task.path[:100], reason, extra=fields)
-    _finish_whole(clients, task, is_given_up=True)
+    _finish_all(clients, task, is_given_up=True)
     return Dead(reason)
 
 
@@ -288,7 +288,7 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
     dead_id = hashed_name("lane", task.key.id())
 
     def keep() -> None:
-        row, state = _mine(holder, task)
+        row, state = _owned(holder, task)
         if row is None or state is None:
             return
         dead_tasks.dead_letter_in_transaction(
@@ -302,7 +302,7 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
             lane_task=task.key.id(),
         )
         handle = arguments.envelope_of(body).handle
-        cancellation.let_expire(clients, handle)
+        cancellation.expire_row(clients, handle)
         cancellation.note_death(handle, dead_id)
         row.key.delete()
         if lane.order and lane.on_dead == "block":
@@ -324,7 +324,7 @@ def is_unknown_for_long(end: Later, task: LaneTask, now_utc: datetime.datetime) 
     return end.is_unknown and since is not None and now_utc - since >= VERSION_WAIT
 
 
-def _mine(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:
+def _owned(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:
     """Return the row of a task and the state of its key, if both are still this delivery's.
 
     The row first: who takes the claim away writes it (`put_buried`), and a delivery that gives its

@@ -142,14 +142,14 @@ class Terminal:
             self.tail.add(service, line)
             if self.verbose:
                 self.show(service, line)
-            elif self._is_asked_for(line):
+            elif self._matches(line):
                 return
             elif levels.shows(line) and (shown := repeats.shown(line)) is not None:
                 self.show(service, shown)
 
         return on_line
 
-    def _is_asked_for(self, line: str) -> bool:
+    def _matches(self, line: str) -> bool:
         """Return whether a line reports the death of a worker that was killed on request."""
         match = _SIGKILL.search(line)
         return match is not None and match[1] in self._killed

@@ -51,7 +51,7 @@ class Doubt:
     is_pending: bool = False  # An update is in flight that may explain it.
 
 
-def judge(first: Doubt | None, second: Doubt | None) -> ItemError | None:
+def compare(first: Doubt | None, second: Doubt | None) -> ItemError | None:
     """Return what becomes of an item that was audited twice."""
     if first is None or second is None:
         return None

@@ -16,7 +16,7 @@ A source that is saved again and again waits for what was sent after the walk be
 other source of its page waiting.
 
 A walk over sources does not meet the rows that a source has left, nor a source that was deleted.
-`hold_departed` looks for these among the updates that wait, before the table is swapped in.
+`hold_removed` looks for these among the updates that wait, before the table is swapped in.
 """
 
 from __future__ import annotations
@@ -77,21 +77,21 @@ def are_waiting(clients: Clients, walk: Walk, sources: Sequence[Any]) -> list[bo
     if confirm is not None and not has_pending_rows(walk.table):
         return [False] * len(sources)
     began = max([run.started for run in (catch_up, confirm) if run is not None], default=LONG_AGO)
-    if len(sources) > DRAWN and _is_behind(clients, walk, sources, began):
+    if len(sources) > DRAWN and _has_backlog(clients, walk, sources, began):
         return [True] * len(sources)
-    return [bool(awaited) for awaited in awaited_updates(walk.table, sources)]
+    return [bool(awaited) for awaited in missing_updates(walk.table, sources)]
 
 
-def _is_behind(
+def _has_backlog(
     clients: Clients, walk: Walk, sources: Sequence[Any], began: datetime.datetime
 ) -> bool:
     """Return whether many sources wait for what was sent before their walk began."""
-    drawn = awaited_updates(walk.table, clients.random.sample(sources, DRAWN))
+    drawn = missing_updates(walk.table, clients.random.sample(sources, DRAWN))
     early = [any(RowId.read(row).created < began for row in awaited if row) for awaited in drawn]
     return sum(early) >= MANY
 
 
-def awaited_updates(table: str, sources: Sequence[Any]) -> list[list[str]]:
+def missing_updates(table: str, sources: Sequence[Any]) -> list[list[str]]:
     """Return for each source the updates that rows of a table do not hold yet.
 
     Returns:
@@ -121,7 +121,7 @@ def _holds(row_marker: RowMarker | None, sequence: int) -> bool:
     return row_marker is not None and row_marker.sequence >= sequence
 
 
-def hold_departed(clients: Clients, transport: UpdateTransport, walks: Sequence[Walk]) -> bool:
+def hold_removed(clients: Clients, transport: UpdateTransport, walks: Sequence[Walk]) -> bool:
     """Return whether a row of a table holds a source that left it before the table was confirmed.
 
     An update that is parked is not waited for any longer than PATIENT_FOR.
@@ -135,10 +135,10 @@ def hold_departed(clients: Clients, transport: UpdateTransport, walks: Sequence[
     # A save has the time of its own machine.
     began = max(run.started for run in runs) + datetime.timedelta(seconds=CLOCK_SKEW_S)
     early = [key for key in pending_keys(walks[0].table) if saved_at(key) < began]
-    return any(_hold_departed(transport, ndb.get_multi(keys)) for keys in batched(early, PAGE_SIZE))
+    return any(_hold_removed(transport, ndb.get_multi(keys)) for keys in batched(early, PAGE_SIZE))
 
 
-def _hold_departed(transport: UpdateTransport, waiting: Sequence[Any]) -> bool:
+def _hold_removed(transport: UpdateTransport, waiting: Sequence[Any]) -> bool:
     applies = [_read(transport, stored) for stored in waiting if stored is not None]
     left = [
         (row_marker_key(row_key(apply.table, apply.row), update.source), update.sequence)

@@ -32,7 +32,7 @@ from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.materialized_views.catalog import Catalog, TableSet
 from rollforward.materialized_views.definitions import identity
 from rollforward.materialized_views.group import ViewGroup
-from rollforward.materialized_views.maintenance.catch_up import are_waiting, hold_departed
+from rollforward.materialized_views.maintenance.catch_up import are_waiting, hold_removed
 from rollforward.materialized_views.maintenance.tables import Tables
 from rollforward.materialized_views.maintenance.verify import FAILED, Verification, Verifier
 from rollforward.materialized_views.maintenance.walks import (
@@ -50,7 +50,7 @@ from rollforward.materialized_views.maintenance.walks import (
 )
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 from rollforward.tasks.errors import Retry
 
 log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class ViewMaintenance:
             raise LookupError(f"the group {self.views.group} has no view {view}")
         transact(lambda: self._tables.retire(view))
         self._resume_drops(clients, view)
-        _each(self._drops(clients, self._catalogs.read(), view))
+        _run_all(self._drops(clients, self._catalogs.read(), view))
 
     def verify(self, clients: Clients, view: type[View], verify_id: str) -> None:
         """Begin to verify the table that is read, once for each verify_id."""
@@ -208,7 +208,7 @@ class ViewMaintenance:
         if strangers := sorted(view for view in unknown if not catalog.is_retired(view)):
             log.warning("not in this version: %s; taken out for good, `retire` it", strangers)
         try:
-            _each(acts)
+            _run_all(acts)
         except TRANSIENT as error:  # The other groups are swept all the same.
             log.warning("builds of %s are left to the next sweep: %s", self.views.group, error)
         return len(busy)
@@ -217,7 +217,7 @@ class ViewMaintenance:
         """Take the next steps that are due in a view's build; doing it again does no harm."""
         catalog = self._catalogs.read()
         drops = self._drops(clients, catalog, view.name)
-        _each([*drops, lambda: self._go_on(clients, catalog, view)])
+        _run_all([*drops, lambda: self._continue(clients, catalog, view)])
 
     def _drops(self, clients: Clients, catalog: Catalog, view: str) -> list[Callable[[], None]]:
         """Return what there is to do about the tables of a view that are on their way out."""
@@ -232,7 +232,7 @@ class ViewMaintenance:
             if run.state == CANCELLED:
                 continuations.resume(clients, {self.drop.name: self.drop}, run.run_id)
 
-    def _go_on(self, clients: Clients, catalog: Catalog, view: type[View]) -> None:
+    def _continue(self, clients: Clients, catalog: Catalog, view: type[View]) -> None:
         table = catalog.building(view)
         if table is None or not catalog.is_known(view, table):
             return  # There is nothing to build, or only another version of the app knows how.
@@ -241,15 +241,15 @@ class ViewMaintenance:
             return
         if not self._is_done(clients, walks, CATCH_UP):
             return
-        if table not in catalog.awaited(view):
-            transact(lambda: self._tables.let_wait(view, table))
+        if table not in catalog.required_tables(view):
+            transact(lambda: self._tables.add_required(view, table))
         if not self._is_done(clients, walks, CONFIRM):
             return
-        if hold_departed(clients, self._contributor.transport, walks):
+        if hold_removed(clients, self._contributor.transport, walks):
             return  # Until the sweep looks again.
         if transact(lambda: self._tables.swap(view, table)):
             affected = (view, *self._definitions.downstream_of(view))
-            _each([partial(self.advance, clients, one) for one in affected])
+            _run_all([partial(self.advance, clients, one) for one in affected])
 
     def _is_done(self, clients: Clients, walks: Sequence[Walk], step: str) -> bool:
         """Return whether all walks of a step have ended well; begin the others."""
@@ -343,7 +343,7 @@ def _drop(clients: Clients, walk: Walk, keys: Sequence[Any]) -> Sequence[ItemErr
 
 def sweep_all(clients: Clients, groups: Sequence[ViewMaintenance]) -> int:
     """Continue the builds of some groups; return how many are busy. One that fails stops none."""
-    results = run_each(
+    results = run_all(
         (f"the sweep of the views of {group.views.group} failed", partial(group.sweep, clients))
         for group in groups
     )
@@ -351,11 +351,11 @@ def sweep_all(clients: Clients, groups: Sequence[ViewMaintenance]) -> int:
     return sum(results.returned)
 
 
-def _each(acts: Sequence[Callable[[], Any]]) -> None:
+def _run_all(acts: Sequence[Callable[[], Any]]) -> None:
     """Do all of some acts, whichever of them fail; failed ones are left to the next sweep.
 
     Raises:
         google.api_core.exceptions.GoogleAPIError: a service was unavailable; raised after the last.
     """
     complaint = "a step of a build is left to the next sweep"
-    run_each((complaint, act) for act in acts).raise_first(*TRANSIENT)
+    run_all((complaint, act) for act in acts).raise_first(*TRANSIENT)

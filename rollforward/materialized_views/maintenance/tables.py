@@ -41,14 +41,14 @@ class Tables:
         catalog = self.catalogs.read()
         building = catalog.building(view)
         # This code could not backfill a table of another version of the app, or not completely.
-        is_ours = building is not None and _is_ours(catalog, view, building)
+        is_ours = building is not None and _is_current(catalog, view, building)
         if building is not None and is_ours and building != given_up:
             return building
         catalog = changes.with_next(catalog, view)
         self.catalogs.write(catalog)
         return str(catalog.building(view))
 
-    def let_wait(self, view: type[View], table: str) -> None:
+    def add_required(self, view: type[View], table: str) -> None:
         """Let tokens wait for a table from now on."""
         catalog = self.catalogs.read()
         if catalog.building(view) == table:
@@ -90,7 +90,7 @@ class Tables:
             self.catalogs.write(changes.delisted(catalog, view, table))
 
 
-def _is_ours(catalog: Catalog, view: type[View], table: str) -> bool:
+def _is_current(catalog: Catalog, view: type[View], table: str) -> bool:
     """Return whether a table that is being built is the one that this code would build."""
     spec = catalog.spec(table)
     is_same = spec is None or set(spec.kinds) == set(view.functions())

@@ -19,7 +19,12 @@ from rollforward.continuations.jobs import ItemError, Job, SkippedItemError
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.materialized_views.catalog import CatalogStore
 from rollforward.materialized_views.definitions import ViewDefinitions
-from rollforward.materialized_views.maintenance.audit import Doubt, audit_row, audit_sources, judge
+from rollforward.materialized_views.maintenance.audit import (
+    Doubt,
+    audit_row,
+    audit_sources,
+    compare,
+)
 from rollforward.materialized_views.maintenance.walks import LOOK_AGAIN_S, ROWS, VERIFY, Walk, Walks
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
@@ -110,7 +115,7 @@ class Verifier:
         ids = [run_id for run_id, _ in self._runs(view, verify_id)]
         runs = [progress(run_id, dots=False, clients=clients) for run_id in ids]
         differences = [
-            Difference(_where(issue.name), issue.reason)
+            Difference(_display_name(issue.name), issue.reason)
             for run in runs
             if run.totals.failed
             for issue in item_issues(run.run_id, clients=clients)
@@ -140,7 +145,7 @@ class Verifier:
         second = self._audit(walk, doubtful) if doubtful else {}
         if doubtful and not self._is_read(walk):
             return [SkippedItemError("its table has been replaced")] * len(keys)
-        return [judge(first[key], second.get(key)) for key in keys]
+        return [compare(first[key], second.get(key)) for key in keys]
 
     def _audit(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, Doubt | None]:
         if walk.kind == ROWS:
@@ -155,7 +160,7 @@ class Verifier:
         return is_below_read and catalog.live(view) == walk.table
 
 
-def _where(name: str) -> str:
+def _display_name(name: str) -> str:
     """Return a source's or a row's name as people know it."""
     try:
         key = ndb.Key(urlsafe=name.encode())

@@ -79,7 +79,7 @@ class Bell:
             clients.cache.set(note, value, lasts_s)
         outbox.create_later(clients, [self.task.message(args, at=at)])
 
-    def answer(self, clients: Clients, args: FoldTable) -> None:
+    def acknowledge(self, clients: Clients, args: FoldTable) -> None:
         """Take the note of a task away, before the task lists the waiting updates."""
         clients.cache.delete(_note(args))
 
@@ -122,7 +122,7 @@ class _Rings:
         for table, (view, rows) in self.rows.items():
             self.bell.ring_for(self.clients, view, table, list(rows))
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         """Ring as after a commit, since an attempt may be committed."""
         if self.transaction.doubt is not None:
             self.on_commit()

@@ -41,7 +41,7 @@ from rollforward.materialized_views.rows import (
 from rollforward.materialized_views.updates import (
     RowUpdates,
     Update,
-    newest_of,
+    last_updates,
     source_key,
 )
 from rollforward.materialized_views.view import View
@@ -81,7 +81,7 @@ class ApplyReads:
     def of(cls, table: str, rows: Sequence[RowUpdates]) -> ApplyReads:
         """Return the reads for updates of some rows of a table."""
         by_key = {row_key(table, row.row): row for row in rows}
-        newest = {key: newest_of(row.updates) for key, row in by_key.items()}
+        newest = {key: last_updates(row.updates) for key, row in by_key.items()}
         pairs = [(key, source) for key, by_source in newest.items() for source in by_source]
         likely = [*dict.fromkeys(name for key, name in pairs if newest[key][name].is_first)]
         markers = [row_marker_key(key, source) for key, source in pairs]

@@ -32,29 +32,29 @@ class OwnTasks:
         self._name = f"views:own-tasks:{table}"
         rows = _stored(clients, self._name)
         items = rows.items() if isinstance(rows, dict) else ()
-        self._newest: dict[str, tuple[str, list[str]]] = {
-            tag: (newest[0], newest[1]) for tag, newest in items if _is_newest(newest)
+        self._latest: dict[str, tuple[str, list[str]]] = {
+            tag: (newest[0], newest[1]) for tag, newest in items if _is_latest(newest)
         }
 
     def has(self, tag: str, id_: str) -> bool:
         """Return whether an update of a row has a task of its own."""
-        at, ids = self._newest.get(tag, ("", []))
+        at, ids = self._latest.get(tag, ("", []))
         return _saved(id_) < at or id_ in ids
 
     def add(self, updates: Iterable[tuple[str, str]]) -> None:
         """Remember updates, given by tag and key."""
         for tag, id_ in updates:
-            at, ids = self._newest.pop(tag, ("", []))
+            at, ids = self._latest.pop(tag, ("", []))
             saved = _saved(id_)
             if saved > at:
                 at, ids = saved, []
-            self._newest[tag] = (at, [*ids, id_][-MAX_AT_ONCE:] if saved == at else ids)
-        rows = dict(list(self._newest.items())[-MAX_ROWS:])
+            self._latest[tag] = (at, [*ids, id_][-MAX_AT_ONCE:] if saved == at else ids)
+        rows = dict(list(self._latest.items())[-MAX_ROWS:])
         value = json.dumps(rows, ensure_ascii=False).encode()
         self._clients.cache.set(self._name, value, OWN_TASKS_FOR_S)
 
 
-def _is_newest(value: Any) -> bool:
+def _is_latest(value: Any) -> bool:
     """Return whether a stored value is the time of a row's newest updates, and their keys."""
     match value:
         case [str(), list(ids)]:
@@ -62,7 +62,7 @@ def _is_newest(value: Any) -> bool:
     return False
 
 
-class Place:
+class FoldStart:
     """The row at which the next fold of a table begins: where the last one ran out of time."""
 
     def __init__(self, clients: Clients, table: str) -> None:

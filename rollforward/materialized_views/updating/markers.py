@@ -40,7 +40,7 @@ class PendingMarkers:
     def on_commit(self) -> None:
         """Do nothing: no later save reads this."""
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         """Do nothing: no later save reads this."""
 
 

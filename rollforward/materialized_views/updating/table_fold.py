@@ -28,9 +28,9 @@ from rollforward.materialized_views.catalog import view_name
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.updates import FoldTable, RowUpdates, Update
 from rollforward.materialized_views.updating.apply import WAITS_FOR_A_VERSION, Applier
-from rollforward.materialized_views.updating.hints import OwnTasks, Place
+from rollforward.materialized_views.updating.hints import FoldStart, OwnTasks
 from rollforward.materialized_views.updating.pacing import TablePace
-from rollforward.materialized_views.updating.transport import UpdateTransport, listed
+from rollforward.materialized_views.updating.transport import UpdateTransport, list_unacked
 from rollforward.materialized_views.updating.turns import FoldTurns
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
 from rollforward.outbox.relay import relay
@@ -97,15 +97,15 @@ class TableFolder:
                 of the app. Updates that have waited for an hour are left to the sweep.
         """
 
-        def answer() -> None:
-            self.transport.bell.answer(clients, args)
+        def acknowledge() -> None:
+            self.transport.bell.acknowledge(clients, args)
 
-        with FoldTurns.of(clients).take(clients, args.table, answer) as is_my_turn:
+        with FoldTurns.of(clients).take(clients, args.table, acknowledge) as is_my_turn:
             if not is_my_turn:
                 return
             name = f"views:fold:{args.table}"
             with advisory_lock(clients, name, max_wait_s=LOCK_WAIT_S) as turn:
-                answer()
+                acknowledge()
                 if turn.is_beside:  # Both would apply the same updates, and one of them in vain.
                     comes = clients.clock.now() + datetime.timedelta(seconds=COMES_AGAIN_S)
                     self.transport.bell.ring(clients, args.table, comes)
@@ -145,7 +145,7 @@ class _Fold:
         self._table = table
         self._view = folder.definitions.views.get(view_name(table))
         self._own_tasks = OwnTasks(clients, table)
-        self._place = Place(clients, table)
+        self._place = FoldStart(clients, table)
         self._pace = TablePace.read(clients, self._view, table)
         self._ends = clients.clock.now() + datetime.timedelta(seconds=MAX_FOLD_S)
         self._later: set[datetime.datetime] = set()
@@ -177,7 +177,7 @@ class _Fold:
         after = self._place.start
         for _ in range(MAX_LISTINGS):
             self._show_progress()
-            found = listed(self._table, after, MAX_LISTED)
+            found = list_unacked(self._table, after, MAX_LISTED)
             due = self._due(found)
             is_written = False
             for part in self._parts(due):
@@ -252,7 +252,7 @@ class _Fold:
             return False
         except rpc_errors.Aborted as error:
             if len(part) > 1:
-                return self._fold_halves(part, is_lost=True)
+                return self._split_and_fold(part, is_lost=True)
             log.info("%d updates of %s wait: %s", len(part), self._table, error)
             self._lost += 1
             return False
@@ -263,7 +263,7 @@ class _Fold:
                 raise
             if part[0].row != part[-1].row:
                 log.info("%d updates of %s fail together: %s", len(part), self._table, error)
-                return self._fold_halves(part)
+                return self._split_and_fold(part)
             log.warning("updates of %s get tasks of their own: %s", self._table, error)
             self._give_own_task([updates.unacked for updates in part])
             return False
@@ -271,7 +271,7 @@ class _Fold:
             self._pace.note_write(updates.row)
         return True
 
-    def _fold_halves(self, part: Sequence[WaitingUpdates], *, is_lost: bool = False) -> bool:
+    def _split_and_fold(self, part: Sequence[WaitingUpdates], *, is_lost: bool = False) -> bool:
         """Apply the halves of a part, in any order; return whether anything was written.
 
         Args:

@@ -26,8 +26,8 @@ from rollforward.fork_join.entities import (
     EpochId,
     PackId,
     WorkPack,
-    packs_tagged,
-    packs_tagged_under,
+    packs_with_tag,
+    packs_with_tag_prefix,
 )
 from rollforward.materialized_views.catalog import is_fed
 from rollforward.materialized_views.rows import Value
@@ -125,7 +125,7 @@ class UpdateTransport:
         return Apply(table, row, updates, unacked="")
 
 
-def listed(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+def list_unacked(table: str, after: str, limit: int) -> list[tuple[str, str]]:
     """Return the keys of unacked updates of a table, each with its row's tag, in order of tags.
 
     Args:
@@ -143,7 +143,7 @@ def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
 
 def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
     """Return the keys of pending updates of the rows of a table with a common prefix."""
-    queries = _pending_under(prefix)
+    queries = _pending_with_prefix(prefix)
     return _keys_of(queries if view.fan_in else queries[:1], limit)
 
 
@@ -168,23 +168,23 @@ def has_pending(row: str) -> bool:
 
 def has_pending_rows(table: str) -> bool:
     """Return whether anything waits for any row of a table, whichever way it travels."""
-    return _has_any(_pending_under(f"{table}:"))
+    return _has_any(_pending_with_prefix(f"{table}:"))
 
 
 def pending_keys(table: str) -> Iterator[Any]:
     """Yield the keys of all that waits for rows of a table, whichever way it travels."""
-    for query in _pending_under(f"{table}:"):
+    for query in _pending_with_prefix(f"{table}:"):
         yield from query.iter(keys_only=True)
 
 
 def _pending_of_row(row: str) -> Sequence[Any]:
     """Return the queries for all that waits for a row, by the way it travels."""
-    return rows_of_tag(row), packs_tagged(row)
+    return rows_of_tag(row), packs_with_tag(row)
 
 
-def _pending_under(prefix: str) -> Sequence[Any]:
+def _pending_with_prefix(prefix: str) -> Sequence[Any]:
     """Return the same for the rows of a table with a common prefix."""
-    return rows_of_tags(prefix), packs_tagged_under(prefix)
+    return rows_of_tags(prefix), packs_with_tag_prefix(prefix)
 
 
 def _has_any(queries: Sequence[Any]) -> bool:

@@ -91,11 +91,11 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     ) -> Any:
         spent = self._spent()
         service, _, rpc = details.method.removeprefix("/").partition("/")
-        asked = _asked(service, rpc, request)
+        asked = _request_cost(service, rpc, request)
         self._add(spent, Cost(round_trips=1) + asked)
         call = continuation(details, request)
         if rpc in _ANSWERS:
-            call.add_done_callback(lambda done: self._add(spent, _answered(rpc, asked, done)))
+            call.add_done_callback(lambda done: self._add(spent, _reply_cost(rpc, asked, done)))
         return call
 
     def _spent(self) -> Cost:
@@ -126,10 +126,10 @@ def _chunks(size: int) -> int:
     return max(1, -(-size // _CHUNK_BYTES))
 
 
-def _asked(service: str, rpc: str, request: Any) -> Cost:
+def _request_cost(service: str, rpc: str, request: Any) -> Cost:
     """Price a call by its request."""
     if service != "google.datastore.v1.Datastore":
-        return _asked_of_cloud_tasks(rpc, request)
+        return _cloud_tasks_cost(rpc, request)
     match rpc:
         case "Lookup":
             return Cost(reads=len(request.keys))
@@ -143,7 +143,7 @@ def _asked(service: str, rpc: str, request: Any) -> Cost:
             return Cost()
 
 
-def _asked_of_cloud_tasks(rpc: str, request: Any) -> Cost:
+def _cloud_tasks_cost(rpc: str, request: Any) -> Cost:
     match rpc:
         case "CreateTask":
             requests = [_message(request)]
@@ -161,7 +161,7 @@ def _message(request: Any) -> Any:
     return kind.pb(request) if hasattr(kind, "pb") else request
 
 
-def _answered(rpc: str, asked: Cost, call: Any) -> Cost:
+def _reply_cost(rpc: str, asked: Cost, call: Any) -> Cost:
     """Price a call by its answer: the cost that is not in its request."""
     error = error_of(call)
     if error is not None:

@@ -82,7 +82,7 @@ class Tickets:
         if wait_s > 0:
             self._sleep(wait_s)
 
-    def give_back(self, name: str, window: int, count: int) -> None:
+    def release(self, name: str, window: int, count: int) -> None:
         """Give tickets of a window back, since their writes failed."""
         self._cache.incr_existing(_ticket_name(window, name), -count)
 
@@ -128,10 +128,10 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         tickets = {entity: self._pass(entity) for entity in self._limited(request)}
         call = continuation(details, request)
         if any(tickets.values()):
-            call.add_done_callback(lambda done: self._give_back(done, tickets, window))
+            call.add_done_callback(lambda done: self._release(done, tickets, window))
         return call
 
-    def _give_back(self, call: Any, tickets: Mapping[str, int], window: int) -> None:
+    def _release(self, call: Any, tickets: Mapping[str, int], window: int) -> None:
         """Give the tickets of a failed commit back: it has written nothing.
 
         A cancelled one may have written.
@@ -140,7 +140,7 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         if error is not None and not isinstance(error, grpc.FutureCancelledError):
             for entity, count in tickets.items():
                 if count:
-                    self._tickets.give_back(entity, window, 1)
+                    self._tickets.release(entity, window, 1)
 
     def _limited(self, request: Any) -> Iterator[str]:
         """Return the names of the limited entities that a commit writes.

@@ -28,7 +28,7 @@ _NEVER = float("inf")
 class Heart(Protocol):
     """Beats while work runs; tests replace it."""
 
-    def beating(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
+    def heartbeat(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
         """Call `beat` every `every_s` seconds, on another thread, until the block ends.
 
         A beat may still be running then. A beat that raises is logged, and the next one is made.
@@ -39,12 +39,12 @@ class Heart(Protocol):
 class NoHeart:
     """A heart that never beats, for a clock that a test controls."""
 
-    def beating(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
+    def heartbeat(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
 @dataclass
-class _Beating:
+class _Heartbeat:
     beat: Callable[[], None]
     every_s: float
     due_s: float  # By time.monotonic.
@@ -55,43 +55,43 @@ class ThreadedHeart:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._beatings: dict[int, _Beating] = {}
+        self._heartbeats: dict[int, _Heartbeat] = {}
         self._has_thread = False
         self._wakes_s = _NEVER
 
     @contextlib.contextmanager
-    def beating(self, beat: Callable[[], None], every_s: float) -> Iterator[None]:
-        beating = _Beating(beat, every_s, time.monotonic() + every_s)
+    def heartbeat(self, beat: Callable[[], None], every_s: float) -> Iterator[None]:
+        heartbeat = _Heartbeat(beat, every_s, time.monotonic() + every_s)
         with self._changed:
-            self._beatings[id(beating)] = beating
+            self._heartbeats[id(heartbeat)] = heartbeat
             if not self._has_thread:
                 self._has_thread = start_daemon(self._run, "heart")
-            elif beating.due_s < self._wakes_s:
+            elif heartbeat.due_s < self._wakes_s:
                 self._changed.notify()
         try:
             yield
         finally:
             with self._changed:
-                del self._beatings[id(beating)]
+                del self._heartbeats[id(heartbeat)]
 
     def _run(self) -> None:
         while True:
-            for beating in self._wait():
+            for heartbeat in self._wait():
                 try:
-                    beating.beat()
+                    heartbeat.beat()
                 except TRANSIENT as error:
                     log.warning("a heartbeat failed; the next one comes: %s", error)
                 except Exception:
                     log.exception("a heartbeat failed; the next one comes")
 
-    def _wait(self) -> list[_Beating]:
+    def _wait(self) -> list[_Heartbeat]:
         """Sleep until beats are due; return them, each with the time of its next one."""
         with self._changed:
-            beatings = self._beatings.values()
-            self._wakes_s = min((beating.due_s for beating in beatings), default=_NEVER)
+            heartbeats = self._heartbeats.values()
+            self._wakes_s = min((heartbeat.due_s for heartbeat in heartbeats), default=_NEVER)
             self._changed.wait(min(self._wakes_s - time.monotonic(), threading.TIMEOUT_MAX))
             now_s = time.monotonic()
-            due = [beating for beating in self._beatings.values() if beating.due_s <= now_s]
-            for beating in due:
-                beating.due_s = now_s + beating.every_s
+            due = [heartbeat for heartbeat in self._heartbeats.values() if heartbeat.due_s <= now_s]
+            for heartbeat in due:
+                heartbeat.due_s = now_s + heartbeat.every_s
             return due

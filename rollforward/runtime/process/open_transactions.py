@@ -73,18 +73,18 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         """Start rolling back by a method of the channel's stub; watch for dead processes."""
         self._rollback = rollback
         if self._processes is not None:
-            threading.Thread(target=self._look, name="rollbacks", daemon=True).start()
+            threading.Thread(target=self._check, name="rollbacks", daemon=True).start()
 
     def recover(self) -> int:
         """Roll back the transactions of dead processes of this instance; return how many."""
-        requests = self._processes.bury() if self._processes is not None else []
+        requests = self._processes.remove_dead() if self._processes is not None else []
         for request in requests:
             self._roll_back(request)
         if requests:
             log.info("%d transactions of a killed process are rolled back", len(requests))
         return len(requests)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         while True:
             try:
                 self.recover()

@@ -75,7 +75,7 @@ class LockedFiles:
         is_of_this_instance = folder == self._folder.name and "/" not in name
         return is_of_this_instance and (self._folder / f"{_DEAD}{name}").exists()
 
-    def bury(self) -> list[Any]:
+    def remove_dead(self) -> list[Any]:
         """Look for dead processes; return the requests that roll back their transactions.
 
         These are in this process's file from now on. If it dies in turn, others find them there.

@@ -26,7 +26,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit, key_of
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
-from rollforward.datastore.lookup import look_up
+from rollforward.datastore.lookup import lookup
 from rollforward.datastore.transactions import Transaction, run_attempts, run_body
 from rollforward.datastore.versions import CHANGED
 from rollforward.runtime.clients import Clients
@@ -131,7 +131,7 @@ class LazyTransaction(OpenTransaction):
         self._context = self._context_of(InterceptedClient(client, reads))
         self.begun_id = b""
 
-    def begun(self) -> bytes:
+    def ensure_started(self) -> bytes:
         """Return its id; begin, if it has not."""
         if not self.begun_id:
             self.begun_id = self._begin()
@@ -139,7 +139,7 @@ class LazyTransaction(OpenTransaction):
 
     def lock(self, key: Any) -> None:
         """Look a row up in this transaction: where reads lock, its writers wait."""
-        look_up(self._client, [protobuf_of_key(key)], transaction=self.begun())
+        lookup(self._client, [protobuf_of_key(key)], transaction=self.ensure_started())
 
     def call_back(self) -> None:
         """Call the functions that the body has left for the commit."""
@@ -173,5 +173,5 @@ class _Read:
         """Return a request with the id of the transaction that it is to read in."""
         options = getattr(request, "_pb", request).read_options
         if options.transaction == _LATER:
-            options.transaction = self._lazy.begun()
+            options.transaction = self._lazy.ensure_started()
         return request

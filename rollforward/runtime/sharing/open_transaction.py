@@ -23,7 +23,7 @@ from google.cloud.ndb import _datastore_api, model
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.conversion.protobufs import protobuf_of_key
-from rollforward.datastore.lookup import look_up
+from rollforward.datastore.lookup import lookup
 from rollforward.datastore.stub import call_stub
 
 log = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ class OpenTransaction:
         self._context = self._context_of(client)
 
     @property
-    def _where(self) -> dict[str, str]:
+    def _location(self) -> dict[str, str]:
         return {"project_id": self._client.project, "database_id": self._client.database or ""}
 
     def _begin(self) -> bytes:
-        request = BeginTransactionRequest.pb()(**self._where, transaction_options=_READ_WRITE)
+        request = BeginTransactionRequest.pb()(**self._location, transaction_options=_READ_WRITE)
         answer = call_stub(self._client.stub.begin_transaction, request)
         return bytes(BeginTransactionResponse.pb(answer).transaction)
 
@@ -67,7 +67,7 @@ class OpenTransaction:
             retry=None,
         )
 
-    def look_up(self, keys: Sequence[Any]) -> dict[Any, Any]:
+    def lookup(self, keys: Sequence[Any]) -> dict[Any, Any]:
         """Return the entities of distinct keys, None for each that does not exist.
 
         Raises:
@@ -75,7 +75,7 @@ class OpenTransaction:
         """
         entities: dict[Any, Any] = dict.fromkeys(keys)
         messages = [protobuf_of_key(key) for key in keys]
-        for result in look_up(self._client, messages, transaction=self._id).results:
+        for result in lookup(self._client, messages, transaction=self._id).results:
             entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
             entities[entity.key] = entity
         return entities
@@ -107,13 +107,13 @@ class OpenTransaction:
         """
         mode = CommitRequest.Mode.TRANSACTIONAL
         request = CommitRequest.pb()(
-            **self._where, mode=mode, transaction=self._id, mutations=mutations
+            **self._location, mode=mode, transaction=self._id, mutations=mutations
         )
         call_stub(self._client.stub.commit, request)
 
     def roll_back(self) -> None:
         """Roll back; no caller waits for the answer, so none is an error."""
-        request = RollbackRequest.pb()(**self._where, transaction=self._id)
+        request = RollbackRequest.pb()(**self._location, transaction=self._id)
         try:
             call_stub(self._client.stub.rollback, request)
         except Exception as error:

@@ -138,10 +138,10 @@ class _Lookup:
 
     def future(self, request: Any, **options: Any) -> Any:
         getattr(request, "_pb", request).ClearField("read_options")
-        return _Noted(self._method.future(request, **options), self._optimistic)
+        return _RecordingLookup(self._method.future(request, **options), self._optimistic)
 
 
-class _Noted:
+class _RecordingLookup:
     """The answer to a lookup, whose versions are noted when it is read."""
 
     def __init__(self, call: Any, optimistic: _OptimisticTransaction) -> None:

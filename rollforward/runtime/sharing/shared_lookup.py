@@ -36,7 +36,7 @@ MAX_WAIT_S = 0.3
 Stored = tuple[ndb.Model, int] | None
 
 
-class _Alone(enum.Enum):
+class _Single(enum.Enum):
     """The answer to a caller that is to look up its own key."""
 
     ALONE = enum.auto()
@@ -51,26 +51,26 @@ def read_together(clients: Clients, key: Any) -> Stored:
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
     answer = _groups(clients)(key)
-    if answer is _Alone.ALONE:
+    if answer is _Single.ALONE:
         [answer] = read_versions(clients.datastore, [key])
     return answer
 
 
-def _read(clients: Clients, keys: Sequence[Any]) -> Sequence[Stored | _Alone | BaseException]:
+def _read(clients: Clients, keys: Sequence[Any]) -> Sequence[Stored | _Single | BaseException]:
     """Return the answer to each caller; the first one is the leader, whose thread this is."""
     try:
         return read_versions(clients.datastore, keys)
     except OVERLOADED as error:  # No key's fault, and more lookups would not help.
         return [error for _ in keys]
     except BaseException as error:
-        others = [_Alone.ALONE for _ in keys[1:]]
+        others = [_Single.ALONE for _ in keys[1:]]
         if not others or not isinstance(error, Exception):
             return [error, *others]
         log.info("a lookup of %d keys failed, and is made for each: %s", len(keys), error)
-        return [_Alone.ALONE, *others]
+        return [_Single.ALONE, *others]
 
 
-def _groups(clients: Clients) -> GroupCommit[Any, Stored | _Alone]:
+def _groups(clients: Clients) -> GroupCommit[Any, Stored | _Single]:
     return clients.process_state.get_or_create(
         "shared-lookups",
         lambda: GroupCommit(

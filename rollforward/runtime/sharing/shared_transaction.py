@@ -121,7 +121,7 @@ def transact_declared(clients: Clients, body: SharedBody[T]) -> T:
 
     Raises: as `transact_shared`.
     """
-    return _transact(clients, body, _try_alone)
+    return _transact(clients, body, _try_single)
 
 
 def _transact(
@@ -135,7 +135,7 @@ def _transact(
     with start_span("transaction") as span:
         begin(clients, caller)
         if caller.is_open:
-            _try_alone(clients, caller)
+            _try_single(clients, caller)
         span.set_attribute("rollforward.attempts", caller.attempts)
         return caller.end()
 
@@ -219,7 +219,7 @@ class _Caller(Generic[T]):
         mutations = self.mutations or []
         return len(mutations), sum(mutation.ByteSize() for mutation in mutations)
 
-    def written(self) -> set[bytes]:
+    def write_keys(self) -> set[bytes]:
         """Return the keys of the entities that it writes."""
         return {key_of(mutation).SerializeToString() for mutation in self.mutations or []}
 
@@ -231,7 +231,7 @@ class _Caller(Generic[T]):
     def end(self) -> T:
         """Call the hooks of its transaction; return its result, or raise its error."""
         if self.error is not None:
-            self.transaction.on_give_up()
+            self.transaction.on_outcome_unknown()
             raise self.error
         self.transaction.on_commit()
         return self.result  # type: ignore[return-value]
@@ -307,7 +307,7 @@ def _after_failure(callers: list[_Caller[Any]], cause: Exception) -> Sequence[li
     if is_last and is_race:
         return []
     if is_race and min(caller.lost for caller in callers) >= LOST_TOGETHER:
-        return _halves(callers)  # Without a pause: most of them are not the rival's.
+        return _split(callers)  # Without a pause: most of them are not the rival's.
     failures = max(caller.lost + caller.failures for caller in callers)
     pause_before_retry(min(failures, MAX_ATTEMPTS - 1))
     return [callers]
@@ -322,18 +322,18 @@ def _after_refusal(callers: list[_Caller[Any]], error: Exception) -> Sequence[li
     if len(callers) > 1 and (isinstance(error, _DATA_REFUSED) or not is_of_service):
         for caller in callers:
             caller.retry(error, is_counted=False)
-        return _halves(callers)
+        return _split(callers)
     for caller in callers:
         caller.error = error
     return []
 
 
-def _halves(callers: list[_Caller[Any]]) -> list[list[_Caller[Any]]]:
+def _split(callers: list[_Caller[Any]]) -> list[list[_Caller[Any]]]:
     middle = (len(callers) + 1) // 2
     return [callers[:middle], callers[middle:]]
 
 
-def _try_alone(clients: Clients, caller: _Caller[Any]) -> None:
+def _try_single(clients: Clients, caller: _Caller[Any]) -> None:
     """Try until a caller has a result or an error, as `transact` does."""
     handled = sys.exc_info()[1]
     while caller.is_open:
@@ -356,7 +356,7 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
     try:
         draw = clients.random.getrandbits(32)
         keys = [key for caller in callers for key in caller.body.reads(draw)]
-        entities = opened.look_up(list(dict.fromkeys(keys)))
+        entities = opened.lookup(list(dict.fromkeys(keys)))
         for caller in callers:
             caller.run(opened, entities, draw)
         committed = _committable([caller for caller in callers if caller.mutations is not None])
@@ -382,13 +382,13 @@ def _committable(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
     the writes of the first one. `SharedBody.rows` keeps these bodies apart, if it names all rows.
     """
     committable: list[_Caller[Any]] = []
-    mutations, size, written = 0, 0, set[bytes]()
+    mutations, size, write_keys = 0, 0, set[bytes]()
     for caller in callers:
-        (more_mutations, more_bytes), keys = caller.size(), caller.written()
+        (more_mutations, more_bytes), keys = caller.size(), caller.write_keys()
         has_room = mutations + more_mutations <= MAX_MUTATIONS and size + more_bytes <= MAX_BYTES
-        if not committable or (has_room and written.isdisjoint(keys)):
+        if not committable or (has_room and write_keys.isdisjoint(keys)):
             mutations, size = mutations + more_mutations, size + more_bytes
-            written |= keys
+            write_keys |= keys
             committable.append(caller)
         else:
             caller.defer()

@@ -58,7 +58,7 @@ class Moved:
         The check reads it here, where the Beam pipeline is built; the workers read it again.
 
         Raises:
-            TornExportError: it is not a whole export.
+            IncompleteExportError: it is not a whole export.
         """
         with FileSystems.open(path) as lines:
             header = checked_header(lines, path)

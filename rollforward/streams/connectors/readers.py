@@ -64,7 +64,7 @@ def lines(content: Content, record: ToRecord, *, grows: bool = False) -> Reader:
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
         offset, records = position or 0, list[tuple[Any, int]]()
-        for number, line in enumerate(_cut(content(clients, offset))):
+        for number, line in enumerate(_split_lines(content(clients, offset))):
             if number == limit or (grows and not line.endswith(b"\n")):
                 return Pulled(records, offset)
             offset += len(line)
@@ -157,7 +157,7 @@ def _after_time(
     return batch
 
 
-def _cut(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _split_lines(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield lines with their ends.
 
     Raises:

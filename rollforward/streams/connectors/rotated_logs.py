@@ -134,16 +134,16 @@ def _log_files(log_path: Path) -> list[_LogFile]:
 
     A rotation between two looks may hide a file, so two lists must be of the same files.
     """
-    files = _listed(log_path)
+    files = _list_files(log_path)
     for _ in range(MAX_LISTINGS):
-        again = _listed(log_path)
+        again = _list_files(log_path)
         if [each[:2] for each in again] == [each[:2] for each in files]:
             break
         files = again
     return files
 
 
-def _listed(log_path: Path) -> list[_LogFile]:
+def _list_files(log_path: Path) -> list[_LogFile]:
     by_inode: dict[int, _LogFile] = {}
     found = {path: path.name.removeprefix(log_path.name) for path in _beside(log_path)}
     for path in sorted(found, key=lambda path: _age(found[path])):

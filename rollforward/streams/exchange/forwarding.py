@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.storage.layout import Inbox, RetiredInbox
@@ -43,13 +43,13 @@ def forwarded(
     chunks: list[tuple[str, StoredRow]],
     *,
     watermark: int = 0,
-) -> tuple[Commit, Outgoing]:
+) -> tuple[Commit, Outbound]:
     """Return the commit that forwards chunks, each in its own lane.
 
     Args:
         watermark: Records before it go into the late lane.
     """
-    commit, outgoing = Commit(), Outgoing(environment, head)
+    commit, outgoing = Commit(), Outbound(environment, head)
     for name, row in chunks:
         commit.deletes.append((Key(CHUNK, name), row.version))
         outgoing.continue_trace(trace_of(name))

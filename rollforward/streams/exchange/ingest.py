@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rollforward.streams.exchange.delays import with_delays
 from rollforward.streams.exchange.inline import InlineRun, PendingEffect, call_effects, sum_counts
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.exchange.sent import with_sent
 from rollforward.streams.exchange.wakeups import wake_for_push
 from rollforward.streams.graph.environment import Environment
@@ -32,7 +32,7 @@ from rollforward.streams.model.records import (
     FOREVER,
     check_time,
     checked_size,
-    incoming_value,
+    inbound_value,
     value_text,
 )
 from rollforward.streams.storage.remote_calls import (
@@ -59,7 +59,7 @@ MAX_INLINE_ATTEMPTS = 2
 MAX_DESCRIBED_CHARS = 20_000  # Of an invalid record.
 
 
-class IncomingRecord(NamedTuple):
+class InboundRecord(NamedTuple):
     """A record on its way in: its id (empty: none is needed), its value, and that as text.
 
     `error`: why it is invalid; it becomes a dead letter of each reader. `watermark`: another
@@ -86,7 +86,7 @@ class IngestRequest:
 
     stream: str
     process: str
-    records: Sequence[IncomingRecord]
+    records: Sequence[InboundRecord]
     watermark: int | None = None
     position: Any = None
     receipt: Key | None = None
@@ -101,9 +101,9 @@ class IngestResult(NamedTuple):
     destinations: Sequence[tuple[str, int]]
 
 
-def incoming_record(
+def inbound_record(
     environment: Environment, stream: str, value: Any, timestamp_ms: int, id_: str = ""
-) -> IncomingRecord:
+) -> InboundRecord:
     """Return a record after checking it.
 
     Args:
@@ -114,13 +114,13 @@ def incoming_record(
     """
     pipeline = environment.pipeline
     pipeline.source(stream)
-    text, value = incoming_value(pipeline.codecs, stream, value)
-    return IncomingRecord(id_, text, check_time(timestamp_ms), value)
+    text, value = inbound_value(pipeline.codecs, stream, value)
+    return InboundRecord(id_, text, check_time(timestamp_ms), value)
 
 
 def encoded_record(
     environment: Environment, stream: str, text: str, timestamp_ms: int, id_: str
-) -> IncomingRecord:
+) -> InboundRecord:
     """Return a record that was checked before, with the bytes of a codec as text.
 
     Raises:
@@ -129,20 +129,20 @@ def encoded_record(
     environment.pipeline.source(stream)
     value = environment.pipeline.codecs.read(text)
     error = value.error if isinstance(value, Undecodable) else ""
-    return IncomingRecord(id_, text, timestamp_ms, value, error)
+    return InboundRecord(id_, text, timestamp_ms, value, error)
 
 
-def invalid_record(id_: str, value: Any, error: str) -> IncomingRecord:
+def invalid_record(id_: str, value: Any, error: str) -> InboundRecord:
     """Return an invalid record, with its bytes or a description of it as text."""
     try:
         is_coded = isinstance(value, Encoded) and value.codec
         text = checked_size(text_of(value)) if is_coded else value_text(value)
     except BadRecordError:
         text = quoted(_described(value)[:MAX_DESCRIBED_CHARS])
-    return IncomingRecord(id_, text, 0, value, error)
+    return InboundRecord(id_, text, 0, value, error)
 
 
-def oversized_record(record: IncomingRecord, error: str) -> IncomingRecord:
+def oversized_record(record: InboundRecord, error: str) -> InboundRecord:
     """Return an invalid record for one that no commit can hold with all its readers."""
     text = quoted(record.text[:MAX_DESCRIBED_CHARS])
     return record._replace(text=text, error=f"cannot be ingested: {error}")
@@ -167,7 +167,7 @@ def ingest(environment: Environment, request: IngestRequest) -> Steps[IngestResu
     """
     parts = list[IngestResult]()
     try:
-        result = yield from _ingest_by_halves(environment, request, parts)
+        result = yield from _ingest_split(environment, request, parts)
     except Exception as error:
         if not parts:
             raise
@@ -180,7 +180,7 @@ def ingest(environment: Environment, request: IngestRequest) -> Steps[IngestResu
     return result
 
 
-def _ingest_by_halves(
+def _ingest_split(
     environment: Environment, request: IngestRequest, parts: list[IngestResult]
 ) -> Steps[IngestResult]:
     """Commit records, and add the result of each commit to the parts."""
@@ -194,8 +194,8 @@ def _ingest_by_halves(
     middle = len(records) // 2
     lower_request = replace(request, records=records[:middle], watermark=0)
     upper_request = replace(request, records=records[middle:])
-    lower = yield from _ingest_by_halves(environment, lower_request, parts)
-    upper = yield from _ingest_by_halves(environment, upper_request, parts)
+    lower = yield from _ingest_split(environment, lower_request, parts)
+    upper = yield from _ingest_split(environment, upper_request, parts)
     destinations = sorted({*lower.destinations, *upper.destinations})
     return IngestResult(len(records), lower.late + upper.late, upper.row, destinations)
 
@@ -250,7 +250,7 @@ def _ingest_in_span(
         if attempt is None and request.records and not is_first:
             _check_not_paused(head.body, request)
         if may_inline is None:
-            may_inline = yield from _may_inline(environment, head.body, request, expected)
+            may_inline = yield from _can_inline(environment, head.body, request, expected)
         attempt = _IngestAttempt(environment, request, head, row, id_, may_inline=may_inline)
         attempt.commit.deletes += receipt
         if done is None:  # Effects happen once, however often the commit is retried.
@@ -287,7 +287,7 @@ def _read_rows(
     return head, row, read_ms
 
 
-def _may_inline(
+def _can_inline(
     environment: Environment, head: Head, request: IngestRequest, expected: StoredRow | None
 ) -> Steps[bool]:
     """Return whether weak computations run inline: not after attempts without an outcome.
@@ -335,7 +335,7 @@ class _IngestAttempt:
     ) -> None:
         self.environment, self.request = environment, request
         self.pipeline = environment.at(head.body)
-        self.outgoing = Outgoing(environment, head.body)
+        self.outgoing = Outbound(environment, head.body)
         self.inline = InlineRun(environment, head.body, self.outgoing, is_open=may_inline)
         self.commit = Commit()
         self.source: SourceRow = row.body if row is not None else SourceRow(is_idle=True)

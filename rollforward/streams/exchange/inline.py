@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_bundle
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import EmittedRecord, Target, derived_id
@@ -64,7 +64,7 @@ class InlineRun:
     """Records of one commit on their way through weak computations."""
 
     def __init__(
-        self, environment: Environment, head: Head, outgoing: Outgoing, *, is_open: bool = True
+        self, environment: Environment, head: Head, outgoing: Outbound, *, is_open: bool = True
     ) -> None:
         """Begin a commit.
 

@@ -37,7 +37,7 @@ RECORD_BYTES = 50  # In addition to text, key and id.
 CHAR_BYTES = 12  # Of an emoji in JSON.
 
 
-class Outgoing:
+class Outbound:
     """Records that one commit sends.
 
     A late record holds the watermark of its readers at the watermark by which it was late, until

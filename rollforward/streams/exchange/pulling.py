@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollforward.streams.exchange.ingest import (
-    IncomingRecord,
+    InboundRecord,
     IngestRequest,
     IngestResult,
     ingest_without_wakeup,
@@ -34,7 +34,7 @@ from rollforward.streams.model.errors import (
 from rollforward.streams.model.records import (
     FOREVER,
     check_time,
-    incoming_value,
+    inbound_value,
     value_text,
 )
 from rollforward.streams.model.sources import Pulled, PullSource
@@ -224,7 +224,7 @@ class _Gathered:
     partition: Partition
     row: StoredRow
     limit: int
-    records: list[IncomingRecord] = field(default_factory=list)
+    records: list[InboundRecord] = field(default_factory=list)
     position: Any = None
     watermark: int | None = None
     is_full: bool = False
@@ -236,7 +236,7 @@ class _Gathered:
 
     def add(self, pulled: Pulled) -> None:
         """Add the records of a read."""
-        records = self._incoming(pulled)
+        records = self._inbound(pulled)
         size = sum(len(record.text) for record in records)
         has_moved = value_text(pulled.position) != value_text(self.position)
         self.records += records
@@ -266,7 +266,7 @@ class _Gathered:
         """Return the request for one commit."""
         return IngestRequest(*self.partition, self.records, self.watermark, self.position)
 
-    def _incoming(self, pulled: Pulled) -> list[IncomingRecord]:
+    def _inbound(self, pulled: Pulled) -> list[InboundRecord]:
         """Return the records of a read, with ids if a weak sink may get one before the commit.
 
         An id is the record's number in the stream or its partition, so it does not depend on how
@@ -277,19 +277,19 @@ class _Gathered:
         source, codecs = pipeline.source(stream), pipeline.codecs
         needs_ids = stream in pipeline.weak_sink_streams
         number, prefix = self.row.body.records + len(self.records), name and f"{name}."
-        incoming = list[IncomingRecord]()
+        incoming = list[InboundRecord]()
         for n, record in enumerate(pulled.records, number):
             id_ = f"{prefix}{n}" if needs_ids else ""
             if isinstance(source, Subscription) and isinstance(record, LoggedRecord):
                 incoming.append(_logged_record(source, codecs, id_, record))
             else:
-                incoming.append(_incoming_record(codecs, stream, id_, record))
+                incoming.append(_inbound_record(codecs, stream, id_, record))
         return incoming
 
 
 def _logged_record(
     source: Subscription, codecs: Codecs, id_: str, record: LoggedRecord
-) -> IncomingRecord:
+) -> InboundRecord:
     """Return a record of a log, which the publisher's codecs read and this pipeline's write.
 
     Raises:
@@ -303,18 +303,18 @@ def _logged_record(
     except BadRecordError as error:
         invalid = invalid_record(id_, record.value, f"no record: {error}")
         return invalid._replace(timestamp_ms=time_ms, watermark=watermark)
-    return IncomingRecord(id_, text, time_ms, value, watermark=watermark)
+    return InboundRecord(id_, text, time_ms, value, watermark=watermark)
 
 
-def _incoming_record(codecs: Codecs, stream: str, id_: str, record: Any) -> IncomingRecord:
+def _inbound_record(codecs: Codecs, stream: str, id_: str, record: Any) -> InboundRecord:
     """Return a record of a reader; an invalid one does not block others."""
     try:
         value, time_ms = record
     except (TypeError, ValueError) as error:
         return invalid_record(id_, record, f"no record: {error}")
     try:
-        text, decoded = incoming_value(codecs, stream, value)
-        return IncomingRecord(id_, text, check_time(time_ms), decoded)
+        text, decoded = inbound_value(codecs, stream, value)
+        return InboundRecord(id_, text, check_time(time_ms), decoded)
     except BadRecordError as error:
         if isinstance(value, Encoded):
             value = codecs.named(stream, value)

@@ -45,7 +45,7 @@ HookInput = KeyedRecord | tuple[str, SetTimer]
 Hook = Callable[[Context, Any], None]
 
 
-def nowhere(stream: str, value: Any) -> tuple[Target, ...]:
+def discard(stream: str, value: Any) -> tuple[Target, ...]:
     """Route records of a stream without readers."""
     return ()
 
@@ -62,7 +62,7 @@ def run_bundle(
     watermark: int,
     now_ms: int,
     due: Iterable[str] = (),
-    route: Route = nowhere,
+    route: Route = discard,
     codecs: Codecs = NO_CODECS,
     is_over: Callable[[], bool] = never,
     max_fired: int = MAX_FIRED,
@@ -228,7 +228,7 @@ class _CarefulRunner(_BundleRunner):
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
-                hook(self.context, self._fresh_value(source, argument))
+                hook(self.context, self._decoded_value(source, argument))
                 self._work.freeze()
             except MemoryError:
                 raise
@@ -246,7 +246,7 @@ class _CarefulRunner(_BundleRunner):
         effects.counts.dead += 1
         return False
 
-    def _fresh_value(self, source: HookInput, argument: Record | Timer) -> Record | Timer:
+    def _decoded_value(self, source: HookInput, argument: Record | Timer) -> Record | Timer:
         """Return the argument of a hook with a newly decoded value, as no hook has changed it."""
         if isinstance(source, KeyedRecord):
             value = self.codecs.value(source.text)

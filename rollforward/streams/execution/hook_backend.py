@@ -161,7 +161,7 @@ class HookBackend:
         timers: Mapping[str, SetTimer] = self._work.timers
         return timers
 
-    def drop_inside(self) -> None:
+    def drop_inner(self) -> None:
         """Count a record between fused parts as late."""
         self.effects.counts.late_between_parts += 1
 

@@ -30,7 +30,7 @@ WORKERS_DIED = f"{MAX_CRASHES} workers died, or took too long"
 
 
 @contextmanager
-def blame_records() -> Iterator[None]:
+def find_culprit() -> Iterator[None]:
     """Attribute errors of a block to the records it processes; it must make no remote call.
 
     Raises:

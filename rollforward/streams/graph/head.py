@@ -107,7 +107,7 @@ def with_sources(
     return head, rows
 
 
-def look_at_head(environment: Environment) -> Steps[Head]:
+def find_head(environment: Environment) -> Steps[Head]:
     """Return the head of a pipeline, which may never have run; this creates no rows."""
     [row] = yield Read([environment.names.head])
     return Head() if row is None else row.body

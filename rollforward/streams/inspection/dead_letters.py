@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
@@ -84,8 +84,8 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     """
     computation, _, name = id_.partition(":")
     key = environment.names.dead(computation, name)
-    outgoing: Outgoing | None = None
-    in_doubt: Outgoing | None = None
+    outgoing: Outbound | None = None
+    in_doubt: Outbound | None = None
 
     def prepare(failure: Exception | None) -> Steps[Commit | None]:
         nonlocal outgoing, in_doubt
@@ -117,9 +117,9 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     return True
 
 
-def _replayed(environment: Environment, head: Any, dead: DeadRow) -> Outgoing:
+def _replayed(environment: Environment, head: Any, dead: DeadRow) -> Outbound:
     """Return the record or timer of a dead letter on its way to the inbox."""
-    plan, outgoing = environment.at(head), Outgoing(environment, head)
+    plan, outgoing = environment.at(head), Outbound(environment, head)
     late_at = max(1, head.inputs.get(dead.computation, 0))
     record = dead.record
     if not plan.accepts_input(dead.computation):

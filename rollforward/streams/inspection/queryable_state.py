@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import look_at_head
+from rollforward.streams.graph.head import find_head
 from rollforward.streams.graph.plan import CLEANING, DISCARDING, running_computations
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.key_state import NOTHING, KeyState
@@ -46,7 +46,7 @@ def _read_key(
         if interval is None:
             return NOTHING, code
         yield from store.load(interval, [key], ())
-        if store.is_torn(interval, key):
+        if store.is_row_missing(interval, key):
             continue
         key_state = store.state(interval, key)
         if key_state.text:
@@ -77,7 +77,7 @@ def states(
         if slot_of(key) >= end:
             continue
         key_state = store.state(interval, key)
-        if store.is_torn(interval, key):
+        if store.is_row_missing(interval, key):
             key_state, code = yield from _read_key(environment, computation, key)
         if key_state.text:
             by_key[key] = code.load(key_state.text, key_state.version)
@@ -101,7 +101,7 @@ def states_of(
     keys = sorted({*keys})
     environment.pipeline.any_version(computation)
     head = _as_running(
-        snapshot.head if snapshot is not None else (yield from look_at_head(environment))
+        snapshot.head if snapshot is not None else (yield from find_head(environment))
     )
     plan = environment.at(head)
     if not plan.is_active(computation):
@@ -123,7 +123,7 @@ def states_of(
         yield from store.load(interval, inside, ())
         for key in inside:
             key_state = store.state(interval, key)
-            if not key_state.text or store.is_torn(interval, key):
+            if not key_state.text or store.is_row_missing(interval, key):
                 unfound.setdefault(lo, []).append(key)
             elif key_state.version in (code.version, *code.reads):
                 by_key[key] = code.load(key_state.text, key_state.version)
@@ -164,7 +164,7 @@ def _moved(
         for key in keys
         if lo not in current
         or slot_of(key) >= current[lo].hi
-        or store.is_torn(intervals[lo], key)
+        or store.is_row_missing(intervals[lo], key)
         or store.slab_of(current[lo], key) != store.slab_of(intervals[lo], key)
     ]
 
@@ -175,7 +175,7 @@ def _interval_of(
     """Return the interval of a slot, an empty store, and the code; None: it does not run."""
     store = StateStore(environment.names, computation)
     while True:
-        head = _as_running((yield from look_at_head(environment)))
+        head = _as_running((yield from find_head(environment)))
         running = running_computations(head).get(computation)
         if running is None or running.phase in (DISCARDING, CLEANING):
             return None, store, environment.pipeline.any_version(computation)

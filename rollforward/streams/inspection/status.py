@@ -9,7 +9,7 @@ from typing import Any
 
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import look_at_head
+from rollforward.streams.graph.head import find_head
 from rollforward.streams.graph.plan import RUNNING, processes_of
 from rollforward.streams.inspection.queryable_state import StatusSnapshot, read_intervals
 from rollforward.streams.model.records import FOREVER, NEVER
@@ -138,7 +138,7 @@ class Status:
 
 def status(environment: Environment) -> Steps[Status]:
     """Return the progress of a pipeline: a few reads for each of its intervals."""
-    head = yield from look_at_head(environment)
+    head = yield from find_head(environment)
     plan, intervals = environment.at(head), dict[tuple[str, int], Interval]()
     computations, inlined = dict[str, ComputationStatus](), Counter[str]()
     for name in plan.graph.order:
@@ -284,7 +284,7 @@ class Overview:
 
 def overview(environment: Environment) -> Steps[Overview]:
     """Return the rows that do not grow with the backlog, by three reads."""
-    names, head = environment.names, (yield from look_at_head(environment))
+    names, head = environment.names, (yield from find_head(environment))
     pipeline = environment.at(head)
     places = [(name, lo) for name in pipeline.graph.order for lo in head.intervals.get(name, ())]
     if not places:

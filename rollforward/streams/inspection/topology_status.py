@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import look_at_head
+from rollforward.streams.graph.head import find_head
 from rollforward.streams.graph.plan import (
     RUNNING,
     Change,
@@ -82,7 +82,7 @@ def topology(environment: Environment, head: Head | None = None) -> Steps[Topolo
     """
     pipeline = environment.pipeline
     if head is None:
-        head = yield from look_at_head(environment)
+        head = yield from find_head(environment)
     cut = (yield from read_cut(environment)) if has_pending_change(head) else None
     if cut is not None:
         head = cut.head.body

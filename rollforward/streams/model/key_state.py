@@ -52,14 +52,14 @@ class Times(NamedTuple):
     timers: int
 
 
-class _Kept(NamedTuple):
+class _Stored(NamedTuple):
     text: str = ""
     timers: dict[str, SetTimer] = {}  # noqa: RUF012 - Never changed in place.
     expires: int = NEVER
     version: int = 1
 
 
-class KeyState(_Kept):
+class KeyState(_Stored):
     """A key: its state as text, its timers by tag, the watermark at which it expires, and the
     version of the computation that has written the text.
 
@@ -78,10 +78,10 @@ class KeyState(_Kept):
     def times(self) -> Times:
         times = self._times
         if times is None:
-            times = self._times = self._computed_times()
+            times = self._times = self._compute_times()
         return times
 
-    def _computed_times(self) -> Times:
+    def _compute_times(self) -> Times:
         hold, due, processing_due, timers = NEVER, self.expires, NEVER, 0
         for at, is_processing_time, paused, is_late in self.timers.values():
             timers += at != FOREVER

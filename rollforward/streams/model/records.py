@@ -122,7 +122,7 @@ def value_text(value: Any, codec: ValueCodec | None = None) -> str:
     return checked_size(text)
 
 
-def incoming_value(codecs: Codecs, stream: str, value: Any) -> tuple[str, Any]:
+def inbound_value(codecs: Codecs, stream: str, value: Any) -> tuple[str, Any]:
     """Return a value that enters a stream as text, and as hooks get it.
 
     Args:

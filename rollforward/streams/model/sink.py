@@ -72,7 +72,7 @@ class Sink(Computation):
             )
 
     @property
-    def fixed_because(self) -> str:
+    def fixed_reason(self) -> str:
         """Why its intervals are never split or merged; "": they may be.
 
         A record that moves to another inbox gets another id there. Nothing outside knows the first

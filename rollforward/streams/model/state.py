@@ -107,28 +107,28 @@ class State(MutableMapping[str, Any]):
         """Return an item as a state of its own."""
         return State(self._items.setdefault(name, {}))
 
-    def value(self, name: str, default: Any = None) -> ValueCell:
+    def value(self, name: str, default: Any = None) -> ValueState:
         """Return a cell for one value."""
-        return ValueCell(self._items, name, default)
+        return ValueState(self._items, name, default)
 
-    def counter(self, name: str) -> CounterCell:
+    def counter(self, name: str) -> CounterState:
         """Return a cell for a number, which begins at 0."""
-        return CounterCell(self._items, name)
+        return CounterState(self._items, name)
 
-    def list(self, name: str) -> ListCell:
+    def list(self, name: str) -> ListState:
         """Return a cell for a list."""
-        return ListCell(self._items, name)
+        return ListState(self._items, name)
 
-    def map(self, name: str) -> MapCell:
+    def map(self, name: str) -> MapState:
         """Return a cell for a map from text to values."""
-        return MapCell(self._items, name)
+        return MapState(self._items, name)
 
-    def buffer(self, name: str) -> BufferCell:
+    def buffer(self, name: str) -> BufferState:
         """Return a cell for values in order of time."""
-        return BufferCell(self._items, name)
+        return BufferState(self._items, name)
 
 
-class _Cell:
+class _State:
     __slots__ = ("_items", "_name")
 
     def __init__(self, items: dict[str, Any], name: str) -> None:
@@ -156,7 +156,7 @@ class _Cell:
         return self._items.get(self._name, empty)
 
 
-class ValueCell(_Cell):
+class ValueState(_State):
     """One JSON value."""
 
     __slots__ = ("_default",)
@@ -172,7 +172,7 @@ class ValueCell(_Cell):
         self._items[self._name] = value
 
 
-class CounterCell(_Cell):
+class CounterState(_State):
     """A number."""
 
     __slots__ = ()
@@ -186,7 +186,7 @@ class CounterCell(_Cell):
         return total
 
 
-class ListCell(_Cell):
+class ListState(_State):
     """A list, in the order in which it was written."""
 
     __slots__ = ()
@@ -205,7 +205,7 @@ class ListCell(_Cell):
         return len(self._readable(()))
 
 
-class MapCell(_Cell):
+class MapState(_State):
     """A map from text to values."""
 
     __slots__ = ()
@@ -241,7 +241,7 @@ class MapCell(_Cell):
         return key in self._readable({})
 
 
-class BufferCell(_Cell):
+class BufferState(_State):
     """Values in order of their times; values of one time in order of arrival."""
 
     __slots__ = ()

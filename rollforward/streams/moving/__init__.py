@@ -18,13 +18,18 @@ Source: savepoints of Apache Flink; "drain" and "snapshot" of Dataflow.
 """
 
 from rollforward.streams.moving.exporting import export_to
-from rollforward.streams.moving.file_format import Header, TornExportError, read_header, seal_to
+from rollforward.streams.moving.file_format import (
+    Header,
+    IncompleteExportError,
+    read_header,
+    seal_to,
+)
 from rollforward.streams.moving.importing import import_from
 from rollforward.streams.moving.stopping import resume, stop
 
 __all__ = [
     "Header",
-    "TornExportError",
+    "IncompleteExportError",
     "export_to",
     "import_from",
     "read_header",

@@ -15,7 +15,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import run_steps
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import look_at_head
+from rollforward.streams.graph.head import find_head
 from rollforward.streams.graph.plan import RunningComputation
 from rollforward.streams.model.errors import TopologyError
 from rollforward.streams.moving.file_format import Header, Row, state_row, write_file
@@ -34,7 +34,7 @@ MAX_RECORDS = 2**31
 Run = Callable[..., Any]
 
 
-class Place(NamedTuple):
+class IntervalKey(NamedTuple):
     """An interval: its computation and its first slot."""
 
     computation: str
@@ -56,14 +56,14 @@ def export_to(clients: Clients, pipeline: Declaration, path: str | os.PathLike[s
 
 def export_with(run: Run, path: str | os.PathLike[str]) -> Header:
     """Do the same where `run` runs steps."""
-    head = run(look_at_head)
+    head = run(find_head)
     header: Header = run(header_of, head)
     write_file(path, header, _rows(run, head))
     return header
 
 
 def _rows(run: Run, head: Head) -> Iterator[Row]:
-    for place in places_of(head):
+    for place in interval_keys(head):
         for slab in run(slabs_of, place):
             first: int | None = 0
             while first is not None:
@@ -72,13 +72,13 @@ def _rows(run: Run, head: Head) -> Iterator[Row]:
         after: str | None = ""
         ids = frozenset[str]()
         while after is not None:
-            page, after, ids = run(records_page, head, place, after, ids)
+            page, after, ids = run(record_page, head, place, after, ids)
             yield from page
 
 
-def places_of(head: Head) -> list[Place]:
+def interval_keys(head: Head) -> list[IntervalKey]:
     """Return all intervals, in order."""
-    return [Place(name, lo) for name in sorted(head.intervals) for lo in head.intervals[name]]
+    return [IntervalKey(name, lo) for name in sorted(head.intervals) for lo in head.intervals[name]]
 
 
 def header_of(environment: Environment, head: Head) -> Steps[Header]:
@@ -105,7 +105,7 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
         for name, fields in stopped["topology"].items()
     }
     due = set[str]()
-    for place in places_of(head):
+    for place in interval_keys(head):
         interval = yield from _interval(environment, place)
         name = place.computation
         reached = max(stopped["inputs"].get(name, 0), stopped["percentiles"].get(name, 0))
@@ -125,19 +125,19 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
     )
 
 
-def _interval(environment: Environment, place: Place) -> Steps[Interval]:
+def _interval(environment: Environment, place: IntervalKey) -> Steps[Interval]:
     [row] = yield Read([environment.names.interval(*place)])
     return row.body  # type: ignore[no-any-return]
 
 
-def slabs_of(environment: Environment, place: Place) -> Steps[list[int]]:
+def slabs_of(environment: Environment, place: IntervalKey) -> Steps[list[int]]:
     """Return the first slots of the slabs of an interval."""
     interval = yield from _interval(environment, place)
     return [slab.lo for slab in interval.slabs]
 
 
 def states_page(
-    environment: Environment, place: Place, slab: int, first: int
+    environment: Environment, place: IntervalKey, slab: int, first: int
 ) -> Steps[tuple[list[Row], int | None]]:
     """Return the rows of a slab's keys from the first one on, and the next one; None: no more."""
     interval = yield from _interval(environment, place)
@@ -154,8 +154,8 @@ def states_page(
     return rows, following if following < len(store.keys(slab)) else None
 
 
-def records_page(
-    environment: Environment, head: Head, place: Place, after: str, seen: frozenset[str]
+def record_page(
+    environment: Environment, head: Head, place: IntervalKey, after: str, seen: frozenset[str]
 ) -> Steps[tuple[list[Row], str | None, frozenset[str]]]:
     """Return rows of records that wait for an interval, behind a chunk, and the last chunk of them.
 
@@ -175,7 +175,7 @@ def records_page(
     return rows, chunks[-1][0], seen | {*ids}
 
 
-def _known_ids(environment: Environment, head: Head, place: Place) -> Steps[frozenset[str]]:
+def _known_ids(environment: Environment, head: Head, place: IntervalKey) -> Steps[frozenset[str]]:
     """Return hashes of the ids that an interval knew when the pipeline was stopped."""
     horizon_ms = environment.pipeline.dedup_ms(place.computation)
     known = KnownIds(environment.names, *place, horizon_ms)

@@ -36,7 +36,7 @@ _encode = encoder(allow_nan=False)
 Row = dict[str, Any]
 
 
-class TornExportError(StreamError, ValueError):
+class IncompleteExportError(StreamError, ValueError):
     """The file is not a whole export: a part of it is missing, or was changed."""
 
 
@@ -77,7 +77,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """Check a whole file, and return its header.
 
     Raises:
-        TornExportError: it is not a whole export.
+        IncompleteExportError: it is not a whole export.
     """
     with Path(path).open("rb") as lines:
         return checked_header(lines, path)
@@ -87,7 +87,7 @@ def checked_header(lines: Iterable[bytes], path: str | os.PathLike[str]) -> Head
     """Do the same with the lines of a file that some other file system has.
 
     Raises:
-        TornExportError: they are not a whole export.
+        IncompleteExportError: they are not a whole export.
     """
     header: Header | None = None
     for line in _checked(lines, path):
@@ -100,7 +100,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Yield the header of a file, then each row.
 
     Raises:
-        TornExportError: it is not a whole export; at the latest behind the last row.
+        IncompleteExportError: it is not a whole export; at the latest behind the last row.
     """
     with Path(path).open("rb") as lines:
         yield from _checked(lines, path)
@@ -111,19 +111,21 @@ def _checked(lines: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[A
     for line in lines:
         row = _row_of(line)
         if is_whole:
-            raise TornExportError(f"{path} goes on behind its end")
+            raise IncompleteExportError(f"{path} goes on behind its end")
         if "end" in row:
             is_whole = row == {"end": count, "digest": digest.hexdigest()}
             if not is_whole:
-                raise TornExportError(f"{path} is not what was written")
+                raise IncompleteExportError(f"{path} is not what was written")
             continue
         if (count < 0) != (row.get("export") == FORMAT):
-            raise TornExportError(f"{path} has no header of format {FORMAT} as its first line")
+            raise IncompleteExportError(
+                f"{path} has no header of format {FORMAT} as its first line"
+            )
         digest.update(line)
         count += 1
         yield row if count else Header(**row)
     if not is_whole:
-        raise TornExportError(f"{path} ends before its last line")
+        raise IncompleteExportError(f"{path} ends before its last line")
 
 
 def write_file(path: str | os.PathLike[str], header: Header, rows: Iterable[Row]) -> None:
@@ -224,7 +226,7 @@ def _row_of(line: bytes) -> Row:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise TornExportError(f"a line is no JSON: {line[:100]!r}") from error
+        raise IncompleteExportError(f"a line is no JSON: {line[:100]!r}") from error
     if not isinstance(row, dict) or not line.endswith(b"\n"):
-        raise TornExportError(f"a line is not whole: {line[:100]!r}")
+        raise IncompleteExportError(f"a line is not whole: {line[:100]!r}")
     return row

@@ -57,7 +57,7 @@ from rollforward.streams.storage.schema import (
 from rollforward.streams.storage.state_store import StateStore
 
 MAX_PAGE_ROWS, MAX_PAGE_BYTES = 200, 1_000_000
-Place = tuple[str, int]
+IntervalKey = tuple[str, int]
 
 
 def import_from(clients: Clients, pipeline: Declaration, path: str | os.PathLike[str]) -> Header:
@@ -66,7 +66,7 @@ def import_from(clients: Clients, pipeline: Declaration, path: str | os.PathLike
     It may be repeated, also after it was killed; once it is done, that does nothing.
 
     Raises:
-        TornExportError: the file is not whole; nothing was written.
+        IncompleteExportError: the file is not whole; nothing was written.
         TopologyError: the pipeline has run or published before, has other computations or sources,
             or lacks a codec.
         UnreadableStateError: a computation's `reads` lacks a version that has written states.
@@ -89,7 +89,7 @@ def pages_of(path: str | os.PathLike[str]) -> Iterator[list[Row]]:
     """Yield the rows of a file by pages, each of states only or of records only; always the same.
 
     Raises:
-        TornExportError: the file has changed.
+        IncompleteExportError: the file has changed.
     """
     lines = read_lines(path)
     next(lines)
@@ -137,7 +137,7 @@ def import_page(
         TopologyError: the pipeline has run before, without this export.
     """
     head = yield from read_head(environment)
-    by_place: dict[Place, list[Row]] = defaultdict(list)
+    by_place: dict[IntervalKey, list[Row]] = defaultdict(list)
     for row in page:
         name = row["computation"]
         by_place[name, interval_of(head.body, name, slot_of(row["key"]))].append(row)
@@ -250,7 +250,7 @@ def _source(row: SourceRow, watermark: int, position: Any) -> SourceRow:
 
 
 def _write_states(
-    environment: Environment, header: Header, place: Place, states: Mapping[str, KeyState]
+    environment: Environment, header: Header, place: IntervalKey, states: Mapping[str, KeyState]
 ) -> Steps[None]:
     """Write the states of keys of one interval, in as many commits as that takes."""
     try:
@@ -264,7 +264,7 @@ def _write_states(
 
 
 def _states_commit(
-    environment: Environment, header: Header, place: Place, states: Mapping[str, KeyState]
+    environment: Environment, header: Header, place: IntervalKey, states: Mapping[str, KeyState]
 ) -> Steps[Commit | None]:
     names, (name, lo) = environment.names, place
     interval, head = yield Read([names.interval(name, lo), names.head])
@@ -281,7 +281,7 @@ def _states_commit(
 
 
 def _write_records(
-    environment: Environment, header: Header, place: Place, number: int, rows: Iterable[Row]
+    environment: Environment, header: Header, place: IntervalKey, number: int, rows: Iterable[Row]
 ) -> Steps[None]:
     """Write records of one page that wait for one interval, in chunks named by the page."""
     by_lane: dict[int, list[InboxRecord]] = defaultdict(list)
@@ -301,7 +301,7 @@ def _write_records(
 def _chunk_commit(
     environment: Environment,
     header: Header,
-    place: Place,
+    place: IntervalKey,
     id_: str,
     late_at: int,
     records: Sequence[InboxRecord],

@@ -26,7 +26,7 @@ MAX_COLLECTED = 1_000
 MAX_NAMES = 5_000
 
 
-def _same(total: Any) -> Any:
+def _identity(total: Any) -> Any:
     return total
 
 
@@ -48,7 +48,7 @@ class Combine:
     empty: Callable[[], Any]
     add: Callable[[Any, Record], Any]
     merge: Callable[[Any, Any], Any]
-    result: Callable[[Any], Any] = _same
+    result: Callable[[Any], Any] = _identity
 
 
 def count() -> Combine:

@@ -156,7 +156,7 @@ class Fused(Computation):
         super().check()
         for part in self.parts.values():
             part.check()
-            reason = _misfit(part)
+            reason = _mismatch(part)
             if isinstance(part, Windowed) and part.is_held and self.is_read(part):
                 reason = "it holds the watermark (`stamp`), but another part reads its results"
             if reason:
@@ -167,7 +167,7 @@ class Fused(Computation):
             )
 
 
-def _misfit(part: Computation) -> str:
+def _mismatch(part: Computation) -> str:
     """Return the reason why a computation cannot be a part; empty: it can."""
     reasons = {
         "it is a sink, which has no readers": isinstance(part, Sink),
@@ -206,7 +206,7 @@ class _BundleBackend(ContextBackend, Protocol):
 
     def produce_late(self, stream: str, text: str, at: int) -> None: ...
 
-    def drop_inside(self) -> None: ...
+    def drop_inner(self) -> None: ...
 
 
 class _Fusion(Context):
@@ -319,7 +319,7 @@ class _Steps:
         if is_alone:
             self._backend.drop_late()
         else:
-            self._backend.drop_inside()
+            self._backend.drop_inner()
         stream = self._part.late_stream
         if stream is not None:
             self._send(stream, text, at, late_at=self.late_at or 1)

@@ -33,7 +33,7 @@ from rollforward.streams.model.computation import Computation, KeyOf
 from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import Record, Timer
-from rollforward.streams.model.state import MapCell
+from rollforward.streams.model.state import MapState
 from rollforward.streams.operators.aggregates import Combine, count
 
 # The maximum number of windows of one record.
@@ -251,7 +251,7 @@ class Windowed(Computation):
         result = {**bounds, "pane": pane, "records": window["records"], "value": value}
         ctx.produce(self.output, result, at)
 
-    def _add(self, ctx: Context, cells: MapCell, record: Record, bounds: Bounds) -> bool:
+    def _add(self, ctx: Context, cells: MapState, record: Record, bounds: Bounds) -> bool:
         """Add a record to a window; return False if the window is closed."""
         touched, watermark = self._touched(cells, bounds), ctx.watermark
         due = bounds.due
@@ -274,7 +274,7 @@ class Windowed(Computation):
                 self._set_early(ctx, tag, window, self.early)
         return True
 
-    def _touched(self, cells: MapCell, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
+    def _touched(self, cells: MapState, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
         """Return the stored windows that a new one joins, the earliest first."""
         if not self.windows.merges:
             tag = str(bounds.start)
@@ -290,7 +290,7 @@ class Windowed(Computation):
     def _joined(
         self,
         ctx: Context,
-        cells: MapCell,
+        cells: MapState,
         touched: Sequence[tuple[str, dict[str, Any]]],
         bounds: Bounds,
     ) -> tuple[str, dict[str, Any]]:
@@ -325,7 +325,7 @@ class Windowed(Computation):
         cells.set(tag, merged)
         return tag, merged
 
-    def _hold(self, ctx: Context, cells: MapCell) -> None:
+    def _hold(self, ctx: Context, cells: MapState) -> None:
         """Hold the watermark at the earliest record whose result is to come.
 
         Without `stamp` there are only windows of a version that had it.

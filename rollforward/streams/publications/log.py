@@ -128,7 +128,7 @@ def _rows(
 
     The names of rows have the numbers of their records, so no row is read in vain.
     """
-    low = names.log_place(publication, lo, place.created_in, place.number + 1)
+    low = names.log_prefix(publication, lo, place.created_in, place.number + 1)
     listed = yield ScanKeys(LOG, low, names.past_log(publication, lo), None, MAX_ROWS)
     if not listed:
         return [], True
@@ -137,7 +137,7 @@ def _rows(
         if count >= limit:
             break
         wanted.append(name)
-        end, _ = place_of(name)
+        end, _ = position_of(name)
         count += end.number - (place.number if end.created_in == place.created_in else 0)
         place = end
     found = yield Read([Key(LOG, name) for name in wanted])
@@ -146,7 +146,7 @@ def _rows(
     return read, len(listed) < MAX_ROWS and len(read) == len(listed)
 
 
-def is_behind(source: Subscription, partition: str, position: Any) -> Steps[bool]:
+def has_more(source: Subscription, partition: str, position: Any) -> Steps[bool]:
     """Return whether a log has records after a position."""
     names, publication = Names(source.publication.pipeline), source.publication.name
     [interval] = yield Read([names.interval(publication, source.first_slot(partition))])
@@ -182,10 +182,10 @@ def _within_size(rows: Sequence[tuple[str, StoredRow]]) -> Sequence[tuple[str, S
     return rows
 
 
-def place_of(name: str) -> tuple[Position, int]:
+def position_of(name: str) -> tuple[Position, int]:
     """Return the position after a row, by its name, and when it was written, in ms.
 
-    >>> place_of("p:hits-log:0000:000000003:000000000000120:000001700000000")
+    >>> position_of("p:hits-log:0000:000000003:000000000000120:000001700000000")
     (Position(created_in=3, number=120), 1700000000)
     """
     _, created_in, number, at_ms = name.rsplit(":", 3)
@@ -196,7 +196,7 @@ def _entries(rows: Sequence[tuple[str, StoredRow]], place: Position | None) -> I
     """Yield the records of rows from a position on; None: from the first that is kept."""
     watermark = 0  # That of a row may be lower than the one before: its worker's head was older.
     for name, row in rows:
-        body, (end, _) = row.body, place_of(name)
+        body, (end, _) = row.body, position_of(name)
         watermark = max(watermark, body.watermark)
         if place is None:
             place = Position(end.created_in, body.start)

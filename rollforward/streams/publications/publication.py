@@ -103,11 +103,11 @@ class Publication(Sink):
             raise TypeError(f"{self.name} has no `type`: a subscription can have none")
         written = self.values.json_schema(mode="serialization")
         read = pydantic.TypeAdapter(type).json_schema()
-        for reason in _differences(written, read):
+        for reason in _diff(written, read):
             raise TypeError(f"{self.name}: {reason}")
 
 
-def _differences(written: dict[str, Any], read: dict[str, Any]) -> Sequence[str]:
+def _diff(written: dict[str, Any], read: dict[str, Any]) -> Sequence[str]:
     """Return why one schema does not read what another writes; empty: it does."""
     written, read = _resolved(written, written), _resolved(read, read)
     if "properties" not in written or "properties" not in read:

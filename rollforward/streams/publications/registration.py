@@ -175,7 +175,7 @@ def unregister(
     return True
 
 
-def drop_departed(environment: Environment, publication: str) -> Steps[None]:
+def drop_removed(environment: Environment, publication: str) -> Steps[None]:
     """Delete the rows of subscribers of which no computation reads the stream any more.
 
     Raises:

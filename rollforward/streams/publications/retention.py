@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.slots import first_slots
-from rollforward.streams.publications.log import Position, place_of
+from rollforward.streams.publications.log import Position, position_of
 from rollforward.streams.publications.publication import Publication
-from rollforward.streams.publications.registration import drop_departed, subscribers
+from rollforward.streams.publications.registration import drop_removed, subscribers
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
@@ -33,7 +33,7 @@ def delete_read_rows(environment: Environment) -> Steps[int]:
             by_name[sink.name].append(sink)
     for name, versions in by_name.items():
         with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The next sweep goes on.
-            yield from drop_departed(environment, name)
+            yield from drop_removed(environment, name)
             deleted += yield from _delete_rows_of(environment, name, versions)
     return deleted
 
@@ -69,11 +69,11 @@ def _deletable(
         read: The position of the next record of each subscriber.
     """
     names, oldest_ms = environment.names, environment.now_ms() - keep_ms
-    low = names.log_place(publication, lo, 0, 0)
+    low = names.log_prefix(publication, lo, 0, 0)
     rows = yield ScanKeys(LOG, low, names.past_log(publication, lo), None, MAX_DELETED)
     deletable = []
     for name in rows:
-        end, at_ms = place_of(name)
+        end, at_ms = position_of(name)
         if at_ms >= oldest_ms or any(end > position for position in read):
             break
         deletable.append(name)

@@ -77,7 +77,7 @@ class Subscription(PullSource):
         if type is not None:
             publication.check_readable(type)
         partitions = publication.partitions or 1
-        readers = dict.fromkeys(map(str, range(partitions)), _refuse)
+        readers = dict.fromkeys(map(str, range(partitions)), _reject)
         super().__init__(stream or publication.stream, readers, poll=poll)
         object.__setattr__(self, "publication", publication)
         object.__setattr__(self, "start", start)
@@ -107,5 +107,5 @@ class Subscription(PullSource):
         return record.timestamp_ms < (self.start - EPOCH) // timedelta(milliseconds=1)
 
 
-def _refuse(clients: Clients, position: Any, limit: int) -> Pulled:
+def _reject(clients: Clients, position: Any, limit: int) -> Pulled:
     raise BadRecordError("a subscription is read by its pipeline alone")

@@ -12,7 +12,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.errors import BadLayoutError, UnknownStreamError
 from rollforward.streams.model.limits import MAX_INTERVALS
 from rollforward.streams.scaling.load_meter import LoadMeter, merge_candidate
-from rollforward.streams.scaling.resharding import fixed_because, merge, split
+from rollforward.streams.scaling.resharding import fixed_reason, merge, split
 from rollforward.streams.storage.remote_calls import ChangedError, OutcomeUnknownError, Steps
 from rollforward.streams.storage.schema import Head, Interval
 from rollforward.streams.storage.state_store import is_crowded
@@ -34,7 +34,7 @@ def split_if_full(
         )
     if meter.split_slot is None or limit is None or len(head.intervals[computation]) >= limit:
         return False
-    if fixed_because(environment.at(head), computation):
+    if fixed_reason(environment.at(head), computation):
         return False
     yield from _try_to_split(environment, computation, meter.split_slot)
     return True
@@ -82,7 +82,7 @@ def merge_idle(
         if (
             slot is None
             or not pipeline.accepts_input(name)
-            or fixed_because(pipeline, name)
+            or fixed_reason(pipeline, name)
             or len(head.intervals[name]) <= pipeline.intervals
         ):
             continue

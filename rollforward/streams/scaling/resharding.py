@@ -14,7 +14,7 @@ from typing import Any
 from rollforward.streams.exchange.inline import sum_counts
 from rollforward.streams.exchange.wakeups import schedule_wakeup, wake_intervals
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import look_at_head, read_head
+from rollforward.streams.graph.head import find_head, read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import MAX_INTERVALS
@@ -45,7 +45,7 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     Raises:
         UnknownStreamError: the computation does not run.
         BadLayoutError: an interval begins there already, there are too many, or the intervals of
-            the computation are fixed (`fixed_because`).
+            the computation are fixed (`fixed_reason`).
         ChangedError: every attempt lost its race; nothing was changed.
     """
     lo = 0
@@ -53,7 +53,7 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     def prepare(failure: Exception | None) -> Steps[Commit | None]:
         nonlocal lo
         head = yield from read_head(environment)
-        if failure and _begins_at(head.body, computation, slot):
+        if failure and _start_of(head.body, computation, slot):
             return None  # The reply was lost.
         lo = _interval_to_split(environment, head.body, computation, slot)
         [row] = yield Read([environment.names.interval(computation, lo)])
@@ -81,15 +81,15 @@ def _check_reshardable(plan: ActivePipeline, computation: str) -> None:
         raise BadLayoutError(f"{computation} is being detached")
     if plan.running[computation].version < 0:
         raise BadLayoutError(f"{computation} is stopped: an export may be reading its intervals")
-    if reason := fixed_because(plan, computation):
+    if reason := fixed_reason(plan, computation):
         raise BadLayoutError(f"{computation} is not split or merged: {reason}")
 
 
-def fixed_because(plan: ActivePipeline, computation: str) -> str:
+def fixed_reason(plan: ActivePipeline, computation: str) -> str:
     """Return why the intervals of a computation never change; "": they may."""
     code = plan.computations[computation]
     if isinstance(code, Sink):
-        return code.fixed_because
+        return code.fixed_reason
     return "only other code has this sink" if plan.is_sink(computation) else ""
 
 
@@ -101,11 +101,12 @@ def _split_commit(
     new_head = with_layout(head.body, computation, [Inbox(interval.created_in, lo)], [lo, slot])
     load = halved(interval.load, environment.now_ms())
     lower, upper = (
-        half._replace(load=load) for half in _halves(interval, lo, slot, new_head.layout_version)
+        half._replace(load=load)
+        for half in _split_interval(interval, lo, slot, new_head.layout_version)
     )
     commit = Commit()
     if slot not in [slab.lo for slab in interval.slabs]:
-        slabs = yield from _cut_slab(environment, computation, slot, interval, commit)
+        slabs = yield from _split_slab_at(environment, computation, slot, interval, commit)
         lower = lower._replace(slabs=(*lower.slabs[:-1], slabs[0]))
         upper = upper._replace(slabs=(slabs[1], *upper.slabs))
     commit.puts.append((names.interval(computation, lo), lower, row.version))
@@ -114,7 +115,9 @@ def _split_commit(
     return commit
 
 
-def _halves(interval: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
+def _split_interval(
+    interval: Interval, lo: int, slot: int, layout: int
+) -> tuple[Interval, Interval]:
     """Return both halves of an interval: both know the ids, the lower one keeps the counts."""
     _check_known(interval)
     both = interval._replace(
@@ -144,7 +147,7 @@ def _placed(part: IdsPart, lo: int) -> IdsPart:
     return part if part.lo is not None else part._replace(lo=lo)
 
 
-def _cut_slab(
+def _split_slab_at(
     environment: Environment, computation: str, slot: int, interval: Interval, commit: Commit
 ) -> Steps[tuple[Slab, Slab]]:
     """Cut the slab that a slot lies in; return the summaries of both parts."""
@@ -172,7 +175,7 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
     Raises:
         UnknownStreamError: the computation does not run.
         BadLayoutError: no interval begins there, it is the first one, both have too many slabs, or
-            the intervals of the computation are fixed (`fixed_because`).
+            the intervals of the computation are fixed (`fixed_reason`).
         ChangedError: every attempt lost its race; nothing was changed.
     """
     lo, names = 0, environment.names
@@ -180,7 +183,7 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
     def prepare(failure: Exception | None) -> Steps[Commit | None]:
         nonlocal lo
         head = yield from read_head(environment)
-        if failure and not _begins_at(head.body, computation, slot):
+        if failure and not _start_of(head.body, computation, slot):
             return None  # The reply was lost.
         _check_reshardable(environment.at(head.body), computation)
         los = head.body.intervals[computation]
@@ -242,7 +245,7 @@ def _age(part: IdsPart) -> tuple[int, int]:
     return part.last_s, part.number
 
 
-def _begins_at(head: Head, computation: str, slot: int) -> bool:
+def _start_of(head: Head, computation: str, slot: int) -> bool:
     return slot in head.intervals.get(computation, ())
 
 
@@ -267,7 +270,7 @@ def split_by_keys(
         BadLayoutError: there are 64 intervals, or those of the computation are fixed.
         ChangedError: every attempt lost its race; nothing was changed.
     """
-    head = yield from look_at_head(environment)
+    head = yield from find_head(environment)
     environment.at(head).computation(computation)
     groups = by_interval(head, computation, {*keys}).values()
     medians = [median_slot(Counter(group)) for group in sorted(groups, key=len, reverse=True)]

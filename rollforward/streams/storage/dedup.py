@@ -58,7 +58,7 @@ class KnownIds:
 
     def load(self, interval: Interval, now_ms: int) -> Steps[None]:
         """Read the ids accepted within the horizon, except those in memory."""
-        keys = [self._key(part) for part in self._fresh(interval, now_ms)]
+        keys = [self._key(part) for part in self._current(interval, now_ms)]
         keys = [key for key in keys if key not in self.parts]
         rows = (yield Read(keys)) if keys else []
         for key, row in zip(keys, rows, strict=True):
@@ -68,9 +68,9 @@ class KnownIds:
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Evict ids older than the horizon; the next commit with ids deletes their rows."""
-        self._keep_only({self._key(part) for part in self._fresh(interval, now_ms)})
+        self._keep_only({self._key(part) for part in self._current(interval, now_ms)})
 
-    def _fresh(self, interval: Interval, now_ms: int) -> list[IdsPart]:
+    def _current(self, interval: Interval, now_ms: int) -> list[IdsPart]:
         oldest_s = (now_ms - self.horizon_ms) // 1000
         return [part for part in interval.ids if part.last_s >= oldest_s]
 
@@ -80,7 +80,7 @@ class KnownIds:
         """Add accepted ids and deletes of expired rows to a commit; return the resulting parts."""
         if not self.horizon_ms:
             accepted = ()  # Pulled records have ids only for weak sinks.
-        parts, now_s = self._fresh(interval, now_ms), now_ms // 1000
+        parts, now_s = self._current(interval, now_ms), now_ms // 1000
         open_part = self._open_part(interval)
         # After a clock was set back, a part may be fresh again although its ids were evicted.
         row = self.parts.get(self._key(open_part)) if open_part and open_part in parts else None

@@ -43,7 +43,7 @@ class Bundle:
     end: tuple[int, int] = (0, 0)
     chosen_ids: set[str] = field(default_factory=set)
 
-    def choose_all(
+    def select_all(
         self, chunk: int, records: Sequence[InboxRecord], limit: int
     ) -> Sequence[InboxRecord]:
         """Choose the first records of a chunk without ids."""
@@ -53,7 +53,7 @@ class Bundle:
         self.end = chunk, len(chosen)
         return chosen
 
-    def choose(
+    def select(
         self, chunk: int, records: Sequence[InboxRecord], accepted: Collection[str], limit: int
     ) -> Iterator[InboxRecord]:
         """Choose the new records of a chunk, until the bundle has `limit` inputs."""
@@ -104,7 +104,7 @@ class Bundle:
         numbers = dict.fromkeys(chunk for chunk, _ in self.places)
         return list(dict.fromkeys(trace_of(self.chunks[number][0]) for number in numbers))
 
-    def is_cut(self, count: int) -> bool:
+    def is_truncated(self, count: int) -> bool:
         """Return whether records remain in the chunks after the first inputs."""
         has_more = len(self.chunks[self.end[0]][1].body) > self.end[1] if self.chunks else False
         return has_more or count < len(self.inputs)
@@ -132,9 +132,9 @@ def gather(
         records = row.body
         chosen: Sequence[InboxRecord]
         if any(map(_id_of, records)):
-            chosen = list(bundle.choose(number, records, accepted, limit))
+            chosen = list(bundle.select(number, records, accepted, limit))
         else:
-            chosen = bundle.choose_all(number, records, limit)
+            chosen = bundle.select_all(number, records, limit)
         bundle.inputs += inputs_of(chosen, codecs, late_at=late_at(name), are_decoded=are_decoded)
         if bundle.end[1] < len(records):
             break

@@ -97,7 +97,7 @@ class InboxHints:
 
     def __init__(self) -> None:
         self._inboxes: dict[str, _Inbox] = {}
-        self._bus = subscribe(self._hear)
+        self._bus = subscribe(self._receive)
 
     @classmethod
     def of(cls, state: ProcessState) -> InboxHints:
@@ -138,7 +138,7 @@ class InboxHints:
         if self._bus is not None:
             self._bus.close()
 
-    def _hear(self, message: bytes) -> None:
+    def _receive(self, message: bytes) -> None:
         name, version, text = message.split(b"\n", 2)
         chunk = InboxHint(name.decode(), int(version), text)
         if inbox := self._inboxes.get(inbox_of(chunk.name)):

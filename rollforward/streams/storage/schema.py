@@ -303,10 +303,10 @@ class Names:
             created_in: The layout version that created the interval, whose numbers begin at 0.
             at_ms: The time of writing.
         """
-        name = f"{self.log_place(publication, lo, created_in, end)}:{at_ms:015d}"
+        name = f"{self.log_prefix(publication, lo, created_in, end)}:{at_ms:015d}"
         return Key(LOG, name)
 
-    def log_place(self, publication: str, lo: int, created_in: int, number: int) -> str:
+    def log_prefix(self, publication: str, lo: int, created_in: int, number: int) -> str:
         """Return a prefix of the names of rows; those of earlier records sort before it."""
         return f"{self.pipeline}:{publication}:{lo:04x}:{created_in:09d}:{number:015d}"
 

@@ -120,11 +120,11 @@ class StateStore:
         """Return the state of a key whose slab was loaded."""
         body = self._slab(self.slab_of(interval, key))
         state = body.keys.get(key, NOTHING)
-        if body.large and key in body.large and not self.is_torn(interval, key):
+        if body.large and key in body.large and not self.is_row_missing(interval, key):
             return state._replace(text=self.rows[self.names.large(self.computation, key)].body)
         return state
 
-    def is_torn(self, interval: Interval, key: str) -> bool:
+    def is_row_missing(self, interval: Interval, key: str) -> bool:
         """Return whether a key is large by its slab, but its own row was missing when it was read.
 
         The worker of the interval has committed in between. A worker's commit then fails, and a
@@ -165,7 +165,7 @@ class StateStore:
                 continue
             is_full = self.rows.size(self._key(lo)) > MAX_SLOT_BYTES
             body = self._changed(old, changed, commit, 0 if is_full else MAX_SMALL_BYTES)
-            for part_lo, part in _cut(lo, body, max_slab_bytes(len(interval.slabs))):
+            for part_lo, part in _split_slab(lo, body, max_slab_bytes(len(interval.slabs))):
                 self._write(self._key(part_lo), part, commit)
                 slabs[part_lo] = summary(part_lo, part)
         return tuple(slabs[lo] for lo in sorted(slabs))
@@ -268,7 +268,7 @@ def is_crowded(slabs: int) -> bool:
     return slabs > MOST_SLABS
 
 
-def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBody]]:
+def _split_slab(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBody]]:
     """Return a slab, or the parts that it is cut into, each with its first slot."""
     slots = {key: slot_of(key) for key in body.keys} if size_of(body) > max_bytes else {}
     distinct = sorted(set(slots.values()))
@@ -278,7 +278,7 @@ def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBod
     middle = max(distinct[1], sorted(slots.values())[len(slots) // 2])
     for part_lo, low, high in ((lo, 0, middle), (middle, middle, SLOTS)):
         keys = {key: state for key, state in body.keys.items() if low <= slots[key] < high}
-        yield from _cut(part_lo, SlabBody(keys, body.large & frozenset(keys)), max_bytes)
+        yield from _split_slab(part_lo, SlabBody(keys, body.large & frozenset(keys)), max_bytes)
 
 
 def summary(lo: int, body: SlabBody) -> Slab:

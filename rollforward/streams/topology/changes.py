@@ -31,7 +31,7 @@ from rollforward.streams.graph.plan import (
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
 from rollforward.streams.model.sink import Sink
-from rollforward.streams.publications.registration import drop_departed, subscribers
+from rollforward.streams.publications.registration import drop_removed, subscribers
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, Steps
 from rollforward.streams.storage.retry import retry_commit
 from rollforward.streams.storage.schema import Head
@@ -250,7 +250,7 @@ def _check_without_subscribers(environment: Environment, name: str) -> Steps[Non
     Raises:
         TopologyError: some do; the text has their names.
     """
-    yield from drop_departed(environment, name)
+    yield from drop_removed(environment, name)
     if readers := (yield from subscribers(environment, name)):
         raise TopologyError(
             f"{', '.join(map(str, readers))} reads {name}: detach its readers there first, or "

@@ -65,7 +65,7 @@ def _try_all(
     """Read the states of some keys; return the versions that wrote them."""
     versions = set[int]()
     for key in keys:
-        if store.is_torn(interval, key):
+        if store.is_row_missing(interval, key):
             continue
         state = store.state(interval, key)
         if state.text:

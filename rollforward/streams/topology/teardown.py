@@ -58,7 +58,7 @@ def advance(environment: Environment, cut: Cut) -> Steps[None]:
         try:
             if computation.phase == DRAINING and _has_ended(environment, cut, name):
                 yield from _delete_intervals(environment, name, computation, cut)
-            elif computation.phase == DISCARDING and is_cut_off(computation, is_known=is_known):
+            elif computation.phase == DISCARDING and is_detached(computation, is_known=is_known):
                 yield from _delete_intervals(environment, name, computation)
             elif computation.phase == CLEANING:
                 yield from _clean(environment, name, is_known=is_known)
@@ -78,7 +78,7 @@ def _has_ended(environment: Environment, cut: Cut, name: str) -> bool:
     )
 
 
-def is_cut_off(computation: RunningComputation, *, is_known: bool) -> bool:
+def is_detached(computation: RunningComputation, *, is_known: bool) -> bool:
     """Return whether a discarded computation writes no more output, once it has no intervals.
 
     Args:

@@ -18,9 +18,9 @@ from rollforward.streams.watermarks.following import (
     Contents,
     View,
     last_view,
+    merge_rows,
     note_view,
     read_changes,
-    summed_up,
 )
 from rollforward.streams.watermarks.idleness import (
     activity_of,
@@ -103,7 +103,7 @@ def _read_at(
         order = cut.plan.graph.order
         rows = yield from _read_intervals(environment, cut, order, moment)
         contents = yield from scan_inboxes(environment, cut.plan, head, order, moment)
-        intervals = summed_up(rows)
+        intervals = merge_rows(rows)
     if head is cut.stored_head:
         note_view(environment, view, head, sources, intervals, contents)
     return contents

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollforward.streams.exchange.sent import place_of, sent_since
+from rollforward.streams.exchange.sent import parse_interval, sent_since
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import has_pending_change
 from rollforward.streams.storage.layout import Inbox, creation_layout
@@ -152,7 +152,7 @@ class _Following:
         self._intervals = dict(view.intervals)
         self._contents: dict[tuple[str, Inbox], InboxContents] = {}
         # Places of inboxes that may have records.
-        self._filled = {*view.pending, *_in_turn(view)}
+        self._filled = {*view.pending, *_due_intervals(view)}
         self._scanned: set[Place] = set()
         self._read: set[Place] = set()
 
@@ -165,7 +165,7 @@ class _Following:
             rows = yield from self._read_rows(sorted(to_read))
             if rows is None or not self._note(rows, self._view.intervals):
                 return None
-            self._intervals.update((place, _summed_up(row)) for place, row in rows.items())
+            self._intervals.update((place, _merge_rows(row)) for place, row in rows.items())
             to_read = self._filled - self._read
         yield from scan_rest(self._cut.plan, self._cut.head.body, self._contents, self._moment)
         return self._intervals, self._contents
@@ -176,7 +176,7 @@ class _Following:
             places = sent_since(before.get(sender), row)
             if places is None:
                 return False
-            self._filled.update(map(place_of, places))
+            self._filled.update(map(parse_interval, places))
         return self._filled <= self._view.intervals.keys()
 
     def _scan(self) -> Steps[None]:
@@ -196,7 +196,7 @@ class _Following:
         return None if None in rows else dict(zip(places, rows, strict=True))
 
 
-def _in_turn(view: View) -> list[Place]:
+def _due_intervals(view: View) -> list[Place]:
     """Return the intervals whose turn it is to be read."""
     places = sorted(view.intervals)
     count = -(-len(places) // IN_TURN) if places else 0
@@ -214,12 +214,12 @@ def _active(environment: Environment, head: Head, view: View) -> Iterable[Place]
             yield name, lo
 
 
-def summed_up(rows: Mapping[Place, StoredRow]) -> dict[Place, StoredRow]:
+def merge_rows(rows: Mapping[Place, StoredRow]) -> dict[Place, StoredRow]:
     """Return rows of intervals as a view keeps them."""
-    return {place: _summed_up(row) for place, row in rows.items()}
+    return {place: _merge_rows(row) for place, row in rows.items()}
 
 
-def _summed_up(row: StoredRow) -> StoredRow:
+def _merge_rows(row: StoredRow) -> StoredRow:
     """Return the row of an interval without its ids, with its slabs summed up in the first one."""
     body: Interval = row.body
     total = Slab(0, body.hold, body.due, body.processing_due, body.timers)

@@ -7,12 +7,12 @@ from typing import Any
 
 from rollforward.runtime.texts import storable
 from rollforward.streams.exchange.inline import sink_id
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.execution.quarantine import (
     MAX_CRASHES,
     MAX_ERROR_CHARS,
     WORKERS_DIED,
-    blame_records,
+    find_culprit,
 )
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.codecs import Undecodable
@@ -57,11 +57,11 @@ class SinkWorker(Worker):
             yield from self._quarantine_first(chunks, WORKERS_DIED)
             return True
         try:
-            with blame_records():
+            with find_culprit():
                 codecs = self.environment.pipeline.codecs
                 bundle = gather(chunks, self.ids.accepted, limit, codecs)
                 values, effects = self._values(bundle)
-            self.is_behind = len(chunks) >= max_chunks or bundle.is_cut(effects.consumed)
+            self.is_behind = len(chunks) >= max_chunks or bundle.is_truncated(effects.consumed)
             with bundle_span(self.environment.pipeline.name, self.name, bundle):
                 yield from self._write(bundle, values, effects)
         except UnworkableError as error:
@@ -101,7 +101,7 @@ class SinkWorker(Worker):
         yield from self._write(bundle, (), effects)
 
     def _write(self, bundle: Bundle, values: Sequence[Any], effects: Effects) -> Steps[None]:
-        commit, outgoing = Commit(), Outgoing(self.environment, self.head)
+        commit, outgoing = Commit(), Outbound(self.environment, self.head)
         if values and isinstance(self.sink, Publication):
             published, now_ms = self.head.published.get(self.name, 0), self.environment.now_ms()
             commit.inserts += log_rows(
@@ -109,7 +109,7 @@ class SinkWorker(Worker):
             )
         elif values:
             commit.delivery = Delivery((self.name, self.sink.version), values)
-        with blame_records():
+        with find_culprit():
             interval = self._build_commit(bundle, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
         commit_ms = self.environment.elapsed_ms()

@@ -13,12 +13,12 @@ from enum import Enum
 
 from rollforward.streams.exchange.forwarding import ready
 from rollforward.streams.exchange.inline import InlineRun, sum_counts
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.exchange.wakeups import schedule_wakeup, wake, wake_intervals
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
 from rollforward.streams.execution.quarantine import (
     MAX_CRASHES,
-    blame_records,
+    find_culprit,
     first_due,
     quarantine,
 )
@@ -217,14 +217,14 @@ class Worker(LeasedInterval):
             UnworkableError: nothing was committed.
         """
         is_noted = self.interval.crash_count >= CAREFUL_AFTER
-        with blame_records():
+        with find_culprit():
             bundle = self._gather(chunks, due, are_decoded=not is_noted)
         keys = dict.fromkeys([*due[: self.limit], *[input_.key for input_ in bundle.inputs]])
         with bundle_span(self.environment.pipeline.name, self.name, bundle):
             yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
             if not (yield from self._note_suspect(bundle, due, now_ms)):
                 return
-            with blame_records():
+            with find_culprit():
                 if is_noted and self.interval.crash_count < MAX_CRASHES:
                     bundle = self._gather(chunks, due)
                 effects = self._process(bundle.inputs, due, now_ms)
@@ -327,16 +327,16 @@ class Worker(LeasedInterval):
 
     def _finish(self, bundle: Bundle, effects: Effects) -> Steps[None]:
         """Commit a bundle, then wake the readers of its output."""
-        commit, outgoing = Commit(), Outgoing(self.environment, self.head)
+        commit, outgoing = Commit(), Outbound(self.environment, self.head)
         processing_due = self.interval.processing_due
-        with blame_records():
+        with find_culprit():
             interval = self._build_commit(bundle, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
         commit_ms = self.environment.elapsed_ms()
         # A wake-up is harmless, so it is scheduled even if the commit's outcome is unknown.
         self.wakeups.schedule(outgoing.destinations)
         yield from self.commit(commit, interval)
-        is_behind = self.reader.is_full or bundle.is_cut(effects.consumed)
+        is_behind = self.reader.is_full or bundle.is_truncated(effects.consumed)
         self._measure(bundle, effects, commit_ms, is_behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.timer_watermark
         self.was_large = effects.consumed >= LARGE_BUNDLE
@@ -361,11 +361,11 @@ class Worker(LeasedInterval):
         )
 
     def _build_commit(
-        self, bundle: Bundle, effects: Effects, commit: Commit, outgoing: Outgoing
+        self, bundle: Bundle, effects: Effects, commit: Commit, outgoing: Outbound
     ) -> Interval:
         """Add the effects of a bundle to a commit and to its output; return the new interval."""
         now_ms, interval, counts = self.environment.now_ms(), self.interval, effects.counts
-        inline = InlineRun(self.environment, self.head, outgoing, is_open=self._may_inline())
+        inline = InlineRun(self.environment, self.head, outgoing, is_open=self._can_inline())
         inline.produce(effects.productions)
         inline.end()
         inline.spill(())  # A worker calls no weak sinks: their records go into inboxes.
@@ -394,7 +394,7 @@ class Worker(LeasedInterval):
             inlined=sum_counts(interval.inlined, inline.inlined),
         )
 
-    def _may_inline(self) -> bool:
+    def _can_inline(self) -> bool:
         """Return whether weak computations run inline: one may have crashed earlier workers."""
         return self.inlines and self.interval.crash_count < CAREFUL_AFTER
 

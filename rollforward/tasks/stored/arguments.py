@@ -28,7 +28,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.errors import ArgumentsGoneError, BadArgumentsError, EndedError
 from rollforward.tasks.stored.entities import ArgumentsChunk, StoredArguments, chunk_key, stored_key
-from rollforward.tasks.stored.envelope import Envelope, opened
+from rollforward.tasks.stored.envelope import Envelope, split_envelope
 from rollforward.tasks.stored.names import hashed_name
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,9 @@ def with_large_arguments(clients: Clients, message: Message, *, most_bytes: int)
             "this transaction would commit after the task: write rf.enqueue(task, args)"
         )
     stored_id = _id_of(message, clients.new_id())
-    args, rows = _rows(stored_id, opened(message.body), _expiry(clients, stored_id, message.at))
+    args, rows = _rows(
+        stored_id, split_envelope(message.body), _expires_at(clients, stored_id, message.at)
+    )
     rows[0].put()  # First: it leads the sweep to the others.
     for part in batched(rows[1:], CHUNKS_PER_COMMIT):
         ndb.put_multi(part)
@@ -70,8 +72,8 @@ def store_in_transaction(
         expires: Whether they go after 32 days; False: when the task ends.
     """
     stored_id = _id_of(message, owner)
-    until = _expiry(clients, stored_id, message.at) if expires else None
-    args, rows = _rows(stored_id, opened(message.body), until)
+    until = _expires_at(clients, stored_id, message.at) if expires else None
+    args, rows = _rows(stored_id, split_envelope(message.body), until)
     ndb.put_multi(rows)
     return replace(message, body=args.body)
 
@@ -122,7 +124,7 @@ def extend(clients: Clients, body: bytes, due: datetime.datetime) -> None:
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether they are kept.
     """
     if stored_id := envelope_of(body).stored:
-        transact(lambda: _expire(stored_id, _expiry(clients, stored_id, due)))
+        transact(lambda: _expire(stored_id, _expires_at(clients, stored_id, due)))
 
 
 def keep(clients: Clients, body: bytes) -> None:
@@ -145,7 +147,7 @@ def hold(body: bytes, owner: str, most_bytes: int) -> bytes:
         return body
     if len(body) <= most_bytes:
         return body
-    args, rows = _rows(hashed_name("arguments", owner), opened(body), None)
+    args, rows = _rows(hashed_name("arguments", owner), split_envelope(body), None)
     ndb.put_multi(rows)
     return args.body
 
@@ -153,13 +155,13 @@ def hold(body: bytes, owner: str, most_bytes: int) -> bytes:
 def release(clients: Clients, body: bytes) -> None:
     """Let the rows of a dead task expire, in the transaction that replays or deletes it."""
     if stored_id := envelope_of(body).stored:
-        _expire(stored_id, _expiry(clients, stored_id, None))
+        _expire(stored_id, _expires_at(clients, stored_id, None))
 
 
 def envelope_of(body: bytes) -> Envelope:
     """Return the parts of a body; one of another form has no rows."""
     try:
-        return opened(body)
+        return split_envelope(body)
     except BadArgumentsError:
         return Envelope(body)
 
@@ -186,7 +188,7 @@ def _rows(
     return replace(envelope, args=None, stored=stored_id, chunks=len(parts)), [head, *chunks]
 
 
-def _expiry(clients: Clients, stored_id: str, due: datetime.datetime | None) -> str:
+def _expires_at(clients: Clients, stored_id: str, due: datetime.datetime | None) -> str:
     now_utc = clients.clock.now()
     return expiry(stored_id, naive_utc(max(due or now_utc, now_utc) + LIFE))
 
@@ -204,6 +206,6 @@ def _finish(clients: Clients, stored_id: str) -> None:
     if head is None or head.done:
         return
     head.done = True
-    head.expires = head.expires or _expiry(clients, stored_id, None)
+    head.expires = head.expires or _expires_at(clients, stored_id, None)
     head.put()
     ndb.delete_multi(head.chunk_keys)

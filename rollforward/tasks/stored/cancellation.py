@@ -86,13 +86,13 @@ def begin(handle: str) -> None:
         transact(lambda: _begin(handle))
 
 
-def let_expire(clients: Clients, handle: str) -> None:
+def expire_row(clients: Clients, handle: str) -> None:
     """Let the row of a task that waits no more go in 32 days, in this transaction.
 
     The row of a tracked one says what became of the task, and goes 32 days after its end.
     """
     if handle and not handle.endswith(TRACKED):
-        _note(handle, expires=_expiry(clients, handle))
+        _note(handle, expires=_expires_at(clients, handle))
 
 
 def forget(handle: str) -> None:
@@ -115,7 +115,7 @@ def note_end(clients: Clients, handle: str) -> None:
     """
     row = handle_key(handle).get() if not handle.endswith(TRACKED) else None
     if row is not None and row.state == CANCELLED:
-        let_expire(clients, handle)
+        expire_row(clients, handle)
     else:
         forget(handle)
 
@@ -134,7 +134,7 @@ def give_up(clients: Clients, handle: str) -> None:
 def note_give_up(clients: Clients, handle: str) -> None:
     """Note that a task was given up, in the transaction that deletes its row."""
     if handle.endswith(TRACKED):
-        _note(handle, state=GIVEN_UP, expires=_expiry(clients, handle))
+        _note(handle, state=GIVEN_UP, expires=_expires_at(clients, handle))
     else:
         forget(handle)
 
@@ -148,10 +148,10 @@ def note_death(handle: str, dead_id: str) -> None:
 def abandon(clients: Clients, handle: str) -> None:
     """Note that a tracked task is never done, in the transaction that deletes its dead task."""
     if handle.endswith(TRACKED):
-        _note(handle, state=CANCELLED, expires=_expiry(clients, handle))
+        _note(handle, state=CANCELLED, expires=_expires_at(clients, handle))
 
 
-def _expiry(clients: Clients, handle: str) -> str:
+def _expires_at(clients: Clients, handle: str) -> str:
     return expiry(handle, naive_utc(clients.clock.now() + LIFE))
 
 

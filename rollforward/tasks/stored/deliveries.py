@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.errors import EndedError
 from rollforward.tasks.stored import arguments, cancellation
-from rollforward.tasks.stored.envelope import opened
+from rollforward.tasks.stored.envelope import split_envelope
 
 
 def begin(clients: Clients, body: bytes) -> bytes:
@@ -17,7 +17,7 @@ def begin(clients: Clients, body: bytes) -> bytes:
         ArgumentsGoneError: the rows of the arguments do not exist.
         google.api_core.exceptions.GoogleAPICallError: they could not be read.
     """
-    envelope = opened(body)
+    envelope = split_envelope(body)
     if envelope.handle:
         try:
             cancellation.begin(envelope.handle)
@@ -44,7 +44,7 @@ def finish_in_transaction(clients: Clients, body: bytes, *, is_given_up: bool) -
     if not (handle := arguments.envelope_of(body).handle):
         return
     if handle.endswith(cancellation.NAMED):
-        cancellation.let_expire(clients, handle)
+        cancellation.expire_row(clients, handle)
     elif is_given_up:
         cancellation.note_give_up(clients, handle)
     else:

@@ -51,14 +51,14 @@ class _Meta:
     handle: str = ""
 
 
-def opened(body: bytes) -> Envelope:
+def split_envelope(body: bytes) -> Envelope:
     """Return the parts of a body.
 
-    >>> opened(b'{"party": "p1"}').args
+    >>> split_envelope(b'{"party": "p1"}').args
     b'{"party": "p1"}'
-    >>> opened(Envelope(None, "c0ffee", 3).body)
+    >>> split_envelope(Envelope(None, "c0ffee", 3).body)
     Envelope(args=None, stored='c0ffee', chunks=3, handle='')
-    >>> opened(Envelope(b'{"party": "}"}', handle="d0d0").body)
+    >>> split_envelope(Envelope(b'{"party": "}"}', handle="d0d0").body)
     Envelope(args=b'{"party": "}"}', stored='', chunks=0, handle='d0d0')
 
     Raises:

@@ -67,7 +67,7 @@ def _create(
     A row that the service answers by any error is refused. One without an answer lines up behind
     all that are near: its queue may be silent, and another one's row must get its turn.
     """
-    answers = clients.tasks.create_each([_message(row) for row in rows])
+    answers = clients.tasks.create_all([_message(row) for row in rows])
     results = list(zip(rows, answers, strict=True))
     created = [row for row, answer in results if not isinstance(answer, Exception)]
     for row in created:
@@ -84,11 +84,11 @@ def _create(
         ndb.put_multi(part)
     for row, error in failed:
         if not isinstance(error, _NO_ANSWER):
-            _refuse(clients, row, error, now_utc)
+            _reject(clients, row, error, now_utc)
     return len(created), len(failed) - len(unanswered)
 
 
-def _refuse(
+def _reject(
     clients: Clients, row: DistantTask, error: Exception, now_utc: datetime.datetime
 ) -> None:
     """Try a row again in ten minutes, so that it starves no other; give it up when it is due.

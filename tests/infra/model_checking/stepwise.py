@@ -173,7 +173,7 @@ class _Tasks:
             return []
         return self._run.ask(Call(TASKS, "create", tuple(messages)))  # type: ignore[no-any-return]
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         try:
             return list(self.create_many(messages))
         except rpc_errors.GoogleAPICallError as error:
@@ -266,7 +266,7 @@ class LocalStates:
         self.roots: dict[str, int] = {}
         self._deliver = deliver
         self._known: list[LocalState] = []
-        self._same: dict[Hashable, int] = {}
+        self._identity: dict[Hashable, int] = {}
 
     def __getitem__(self, number: int) -> LocalState:
         return self._known[number]
@@ -309,7 +309,7 @@ class LocalStates:
         run = None if call else Run(process, answers).go()
         call, live = (run.call, run.live) if run else (call, None)
         local = LocalState(len(self._known), process, answers, call, before, live)
-        number = self._same.setdefault(local.future, local.number)
+        number = self._identity.setdefault(local.future, local.number)
         if number == local.number:
             self._known.append(local)
         return number
@@ -360,7 +360,7 @@ def _read_versions(client: Any, keys: Sequence[Any]) -> list[Any]:
     ]
 
 
-def commit_unchanged(client: Any, *, puts: Sequence[Any], deletes: Sequence[Any] = ()) -> None:
+def commit_if_current(client: Any, *, puts: Sequence[Any], deletes: Sequence[Any] = ()) -> None:
     """Write entities that are as they were read, or none; a version is what is stored."""
     expected = [*((entity.key, version) for entity, version in puts), *deletes]
 
@@ -439,7 +439,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("rollforward.fork_join.insert.insert_rows", _insert_rows),
         mock.patch("rollforward.fork_join.fold.transact", transact),
         mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
-        mock.patch("rollforward.fork_join.fold.commit_unchanged", commit_unchanged),
+        mock.patch("rollforward.fork_join.fold.commit_if_current", commit_if_current),
         mock.patch("rollforward.datastore.versions.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.batching.epochs.pauses", pauses),
         mock.patch("rollforward.runtime.advisory_lock.pauses", pauses),

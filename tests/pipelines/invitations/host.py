@@ -32,7 +32,7 @@ class Away:
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
         raise Unavailable("away")
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         return [NotAttemptedError()] * len(messages)
 
 

@@ -7,7 +7,7 @@ import json
 from pipelines.zeitgeist.pipeline import MAX_AHEAD, ZEITGEIST
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.state import MAX_STATE_BYTES
 from tests.rollforward.streams.simulator.driver import Desk
@@ -21,7 +21,7 @@ def push_day(desk: Desk, feed: str, day: int) -> None:
     """Push a day of one query, and look at the watermarks."""
     starts = range(BEGIN + day * DAY_MS, BEGIN + (day + 1) * DAY_MS, BUCKET_MS)
     arrivals = [
-        incoming_record(desk.environment, "queries", {"query": "q", "n": COUNT}, at, f"{feed}-{at}")
+        inbound_record(desk.environment, "queries", {"query": "q", "n": COUNT}, at, f"{feed}-{at}")
         for at in starts
     ]
     request = IngestRequest("queries", feed, arrivals, starts.stop)

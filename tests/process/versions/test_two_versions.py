@@ -22,7 +22,7 @@ from google.cloud import ndb
 
 from rollforward.pull_queues.entities import PullItem
 from rollforward.tasks.dead_task_entities import open_dead_tasks
-from rollforward.testing.leftovers import left_behind
+from rollforward.testing.leftovers import remaining_rows
 from tests.infra.runs.sampling import kills
 from tests.infra.stack import ROOT, until
 from tests.process.servers import THREADS
@@ -80,7 +80,7 @@ class ShopDeployment(Deployment):
         buyer = Buyer(self.router.url, 0)
         buyer.send("/labels")
         is_idle = self.queue.engine.is_idle("", with_scheduled=True, with_retrying=True)
-        return is_idle and not left_behind() and PullItem.query().get(keys_only=True) is None
+        return is_idle and not remaining_rows() and PullItem.query().get(keys_only=True) is None
 
 
 @pytest.fixture

@@ -135,10 +135,10 @@ class Recorder:
         self._note(message)
         return self.queue.create(message)
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         for message in messages:
             self._note(message)
-        return self.queue.create_each(messages)
+        return self.queue.create_all(messages)
 
     def _note(self, message: Message) -> None:
         if message.path.endswith("/completed"):

@@ -8,7 +8,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.batches import running_cache
-from rollforward.batches.completion import STALE_S, End, count_guarded, end_members
+from rollforward.batches.completion import STALE_S, End, count_if_current, end_members
 from rollforward.batches.entities import BatchPage, state_key
 from rollforward.fork_join import Batch
 from rollforward.fork_join import fold as fork_join_fold
@@ -100,13 +100,13 @@ def test_ends_are_counted_without_a_transaction(
 ) -> None:
     """F1: but for those that complete the batch; results are kept in the same commit."""
     committed: list[int] = []
-    sound = fork_join_fold.commit_unchanged
+    sound = fork_join_fold.commit_if_current
 
-    def commit_unchanged(client: Any, *, puts: Any, deletes: Any) -> Any:
+    def commit_if_current(client: Any, *, puts: Any, deletes: Any) -> Any:
         committed.append(len(puts))
         return sound(client, puts=puts, deletes=deletes)
 
-    monkeypatch.setattr(fork_join_fold, "commit_unchanged", commit_unchanged)
+    monkeypatch.setattr(fork_join_fold, "commit_if_current", commit_if_current)
     populate(world, *LABELS)
     deliver_next(world, "fan-out")
     deliver_next(world, "fan-out")
@@ -142,14 +142,14 @@ def test_a_guarded_commit_that_fails_is_left_to_a_transaction(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception, *, took_effect: bool
 ) -> None:
     """F1: each end is counted once, also when the commit had taken effect."""
-    sound = fork_join_fold.commit_unchanged
+    sound = fork_join_fold.commit_if_current
 
-    def commit_unchanged(client: Any, *, puts: Any, deletes: Any) -> Any:
+    def commit_if_current(client: Any, *, puts: Any, deletes: Any) -> Any:
         if took_effect:
             sound(client, puts=puts, deletes=deletes)
         raise error
 
-    monkeypatch.setattr(fork_join_fold, "commit_unchanged", commit_unchanged)
+    monkeypatch.setattr(fork_join_fold, "commit_if_current", commit_if_current)
     populate(world, *LABELS)
     deliver_next(world, "fan-out")
     world.clock.sleep(1)
@@ -168,15 +168,15 @@ def test_a_guarded_commit_loses_against_another_writer(world: World) -> None:
         page = rows_here(BatchPage)[0].key.id()
         ends = [End(page, 0, 1, is_done=True)]
         batch = Batch("notes:b", "e", world.clock.now().replace(tzinfo=None))
-        puts = count_guarded(world.clients, batch, ends)
+        puts = count_if_current(world.clients, batch, ends)
         assert puts is not None
         NOTES.cancel(world.clients, "b")
 
         with pytest.raises((rpc_errors.FailedPrecondition, rpc_errors.Aborted)):
-            fork_join_fold.commit_unchanged(world.clients.datastore, puts=puts)
+            fork_join_fold.commit_if_current(world.clients.datastore, puts=puts)
 
         assert state_key("notes:b").get().done == 0
-        assert count_guarded(world.clients, batch, ends) is None
+        assert count_if_current(world.clients, batch, ends) is None
 
 
 def test_a_second_end_of_a_member_needs_a_transaction(world: World) -> None:
@@ -189,7 +189,7 @@ def test_a_second_end_of_a_member_needs_a_transaction(world: World) -> None:
         page = rows_here(BatchPage)[0]
         end = End(page.key.id(), page.letters.index("d"), 1, is_done=True)
         batch = Batch("notes:b", "e", world.clock.now().replace(tzinfo=None))
-        assert count_guarded(world.clients, batch, [end]) is None
+        assert count_if_current(world.clients, batch, [end]) is None
         end_members.insert(world.clients, "notes:b", end)
 
     world.settle()

@@ -19,7 +19,7 @@ from handlers.settings import DemoSettings
 from pipelines.counters import counters
 from rollforward.cloud_profile import BUNDLED, load
 from rollforward.cloud_profile.profile import Latency
-from rollforward.cloud_profile.slowdown import DrawnLatency, SlowCache
+from rollforward.cloud_profile.slowdown import RandomLatency, SlowCache
 from rollforward.flask import open_clients
 from rollforward.flask.settings import Settings
 from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, text_of
@@ -74,7 +74,7 @@ def look_up() -> Iterator[Any]:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield grpc.intercept_channel(channel, DrawnLatency(profile)).unary_unary(
+        yield grpc.intercept_channel(channel, RandomLatency(profile)).unary_unary(
             METHOD,
             request_serializer=LookupRequest.serialize,
             response_deserializer=LookupResponse.deserialize,

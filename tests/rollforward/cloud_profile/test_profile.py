@@ -34,7 +34,7 @@ def test_each_number_that_comes_along_has_a_source_or_is_marked_as_a_guess() -> 
         profile.numbers
     )
     assert all(len(number.reason) > 10 for number in profile.numbers.values())
-    assert f"{profile.dated}" in profile.in_words()
+    assert f"{profile.dated}" in profile.describe()
     published = [number.reason for number in profile.numbers.values() if not number.is_guess]
     assert all(re.search(r"20\d\d|app\.yaml", why) for why in published)
 

@@ -16,9 +16,9 @@ from rollforward.cloud_profile import BUNDLED, Profile, load
 from rollforward.cloud_profile.profile import CALLS, Latency
 from rollforward.cloud_profile.slowdown import (
     RAMP_LUMP,
-    AnsweredLater,
-    DrawnLatency,
+    DelayedReply,
     KindRamp,
+    RandomLatency,
     SlowCache,
 )
 from rollforward.runtime import NoCache
@@ -44,7 +44,7 @@ class Wire:
     def __init__(self, *, is_future: bool = False) -> None:
         self.now_s, self.waits, self.asked_at = 100.0, list[float](), list[float]()
         self.is_future = is_future
-        self.drawn = DrawnLatency(profile(), sleep=self.sleep, monotonic=lambda: self.now_s)
+        self.drawn = RandomLatency(profile(), sleep=self.sleep, monotonic=lambda: self.now_s)
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(round(seconds, 3))
@@ -132,7 +132,7 @@ def test_an_answer_is_told_when_its_time_has_come() -> None:
     """To whoever asks, and to callbacks; not before the call itself has ended."""
     now = [0.0]
     call: Future[str] = Future()
-    later = AnsweredLater(call, 5.0, lambda: now[0])
+    later = DelayedReply(call, 5.0, lambda: now[0])
     told: list[Any] = []
     call.set_result("done")
 
@@ -149,7 +149,7 @@ def test_an_answer_is_told_when_its_time_has_come() -> None:
 def test_a_failed_read_fails_when_its_time_has_come() -> None:
     """With the service's own error."""
     call: Future[str] = Future()
-    later = AnsweredLater(call, 0.0, lambda: 1.0)
+    later = DelayedReply(call, 0.0, lambda: 1.0)
     call.set_exception(Contended())
 
     assert isinstance(later.exception(), Contended)

@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.console.pages import dead_tasks, lanes, runs
 from rollforward.lanes import Lane, Rate
-from rollforward.look.lists import AGES, BadChoiceError, ListChoice, moment_of
+from rollforward.look.lists import AGES, BadChoiceError, ListChoice, parse_time
 from rollforward.operations.run_sources import RunSource
 from rollforward.tasks.runs import Run
 from tests.infra.world import Services
@@ -35,7 +35,7 @@ class Runs:
 
     def __init__(self, *rows: tuple[float, float, int]) -> None:
         self.rows = rows
-        self.source = RunSource("load", self.newest, lambda *_: None)
+        self.source = RunSource("load", self.latest_rows, lambda *_: None)
         self.now = NOW
 
     def newest(self, clients: object, started_before: object, limit: int) -> list[Run]:
@@ -96,7 +96,7 @@ def test_an_address_asks_again_for_the_same(age: str) -> None:
     choice = ListChoice.of({**query, "sort": "oldest"}, ["oldest"])
 
     assert ListChoice.of(choice.fields, ["oldest"]) == choice
-    assert choice.since == moment_of("2030-05-01T06:00:30", "since")
+    assert choice.since == parse_time("2030-05-01T06:00:30", "since")
 
 
 @pytest.mark.fast

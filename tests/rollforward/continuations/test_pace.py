@@ -18,7 +18,7 @@ from rollforward.continuations.progress import (
     REDELIVERED_S,
     RunProgress,
     RunTotals,
-    _held_s,
+    _pause_s,
     progress,
     run_of,
 )
@@ -247,9 +247,9 @@ def test_a_page_is_held_until_its_retry_or_the_end_of_its_lease(
         updated_at=at(-silent_s),
         lease_expires_at=at(lease_s),
     )
-    assert _held_s(page, now) == held_s
+    assert _pause_s(page, now) == held_s
     page.dots.done = True
-    assert _held_s(page, now) == 0
+    assert _pause_s(page, now) == 0
 
 
 def play(world: World, dice: random.Random, estimates: list[tuple[float, float]]) -> float:

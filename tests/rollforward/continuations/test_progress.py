@@ -18,9 +18,9 @@ from rollforward.continuations.progress import (
     RunProgress,
     RunTotals,
     item_issues,
-    keep_totals,
     progress,
     run_of,
+    store_totals,
 )
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
@@ -211,7 +211,7 @@ def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -
             run = run_of("run")
             run.untold, run.totals = untold, stored_totals
             run.put()
-            keep_totals("run")
+            store_totals("run")
 
             assert (run_of("run").totals, run_of("run").untold or False) == (totals, False)
 

@@ -33,12 +33,12 @@ def test_a_start_that_cloud_tasks_did_not_answer_begins_without_a_sweep(
 ) -> None:
     """A3: the caller is told, and this process creates the tasks once Cloud Tasks is back."""
     names = put_items(world, 3)
-    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
+    sound, answers = world.clients.tasks.create_all, [rpc_errors.ServiceUnavailable("away")]
 
     def away_once(messages: Any) -> Any:
         return [answers.pop() for _ in messages] if answers else sound(messages)
 
-    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
+    monkeypatch.setattr(world.clients.tasks, "create_all", away_once)
     with world.context(), pytest.raises(rpc_errors.ServiceUnavailable):
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
     world.settle()

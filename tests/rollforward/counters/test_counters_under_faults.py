@@ -12,7 +12,7 @@ from google.cloud import ndb
 from rollforward.counters import OutcomeUnknownError
 from rollforward.counters import commits as counter_commits
 from rollforward.counters.entities import CounterShard, config_key, shard_key
-from rollforward.datastore.versions import commit_unchanged
+from rollforward.datastore.versions import commit_if_current
 from rollforward.runtime import Clients
 from rollforward.testing.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from rollforward.testing.world import in_threads
@@ -142,9 +142,9 @@ def test_without_receipts_the_exploration_fails(
     """Only receipts make increments exact."""
 
     def forgetful(client: Any, *, puts: Any) -> None:
-        commit_unchanged(client, puts=[put for put in puts if put[1] is not None])
+        commit_if_current(client, puts=[put for put in puts if put[1] is not None])
 
-    monkeypatch.setattr(counter_commits, "commit_unchanged", forgetful)
+    monkeypatch.setattr(counter_commits, "commit_if_current", forgetful)
     world = counter_world(services)
     with pytest.raises((AssertionError, AttributeError)):
         Explorer(world, CountScenario(world)).explore([REPLY_LOST], at_most=30)
@@ -166,7 +166,7 @@ def test_with_shards_that_come_back_the_exploration_fails(
             shard.put()
         ndb.put_multi(attempt.receipts)
 
-    monkeypatch.setattr(counter_commits, "_write_unchanged", eager)
+    monkeypatch.setattr(counter_commits, "_write_if_current", eager)
     world = counter_world(services)
     with pytest.raises(AssertionError):
         Explorer(world, CountScenario(world)).play()

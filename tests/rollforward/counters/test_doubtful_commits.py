@@ -33,14 +33,14 @@ def test_a_receipt_that_is_read_late_proves_all_of_its_commit(
 ) -> None:
     """E1: the increment beside it has no key, and was not to be counted for good."""
     add(world, "a", idempotency_key="r0")
-    look_up, unanswered = exact._Group.look_up, [rpc_errors.ServiceUnavailable("made by a test")]
+    lookup, unanswered = exact._Group.lookup, [rpc_errors.ServiceUnavailable("made by a test")]
 
     def look_up_late(group: Any) -> None:
         if unanswered:
             raise unanswered.pop()
-        look_up(group)
+        lookup(group)
 
-    monkeypatch.setattr(exact._Group, "look_up", look_up_late)
+    monkeypatch.setattr(exact._Group, "lookup", look_up_late)
     requests = [increment_request({"a": 2}, None), increment_request({"a": 4}, "r1")]
     with world.clients.context(), world.plan.watched():
         commit = LIKES._group_commit(world.clients)._commit

@@ -140,7 +140,7 @@ def test_a_total_that_moves_while_it_is_read_is_read_again(
 ) -> None:
     """E8: the reader finds nothing in one place, then the count goes there from the other."""
     add(world, "a", 5, counter=EXACT_HITS)
-    look_up, moves = lookup.look_up, [HITS, EXACT_HITS]
+    look_up, moves = lookup.lookup, [HITS, EXACT_HITS]
 
     def moving(client: Any, keys: Any, **options: Any) -> Any:
         answer = look_up(client, keys, **options)
@@ -148,7 +148,7 @@ def test_a_total_that_moves_while_it_is_read_is_read_again(
             in_threads(lambda: move(world, moves.pop(0)))
         return answer
 
-    monkeypatch.setattr(lookup, "look_up", moving)
+    monkeypatch.setattr(lookup, "lookup", moving)
 
     assert total(world, "a", HITS) == 5
     assert moves == []
@@ -159,7 +159,7 @@ def test_a_count_that_moves_between_the_parts_of_a_lookup_is_not_read_as_none(
 ) -> None:
     """E8: neither part finds it, where the service has no snapshots."""
     add(world, "a", 5, counter=EXACT_HITS)
-    look_up, moves = lookup.look_up, [HITS]
+    look_up, moves = lookup.lookup, [HITS]
 
     def in_parts(client: Any, keys: Any, **options: Any) -> lookup.Lookup:
         if not moves or len(keys) < 2:
@@ -170,7 +170,7 @@ def test_a_count_that_moves_between_the_parts_of_a_lookup_is_not_read_as_none(
             [*first.results, *look_up(client, keys[1:]).results], None, is_one_moment=False
         )
 
-    monkeypatch.setattr(lookup, "look_up", in_parts)
+    monkeypatch.setattr(lookup, "lookup", in_parts)
 
     assert total(world, "a", HITS) == 5
     assert moves == []

@@ -77,7 +77,7 @@ def test_what_is_remembered_is_bounded(
     with offline():
         for key in "abcd":
             shard_maps.learn(clients, key, row(7))
-            shard_maps.remember_read(key, 9)
+            shard_maps.note_read(key, 9)
 
     assert list(shard_maps._known) == list(shard_maps._read) == ["b", "c", "d"]
     assert [shard_maps.expected_shards(key) for key in "abz"] == [1, 9, 1]
@@ -159,7 +159,7 @@ def test_a_clock_that_was_put_back_keeps_no_map_for_longer(
     read_at = NOON.replace(tzinfo=None)
 
     ages_s = (0, 4, 6, -4, -6, -3_600)
-    fresh = [shard_maps._is_fresh("a", read_at + datetime.timedelta(seconds=s)) for s in ages_s]
+    fresh = [shard_maps._is_current("a", read_at + datetime.timedelta(seconds=s)) for s in ages_s]
     assert fresh == [True, True, False, True, False, False]
 
 

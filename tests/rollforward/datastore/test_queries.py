@@ -36,8 +36,8 @@ from rollforward.fork_join.entities import (
     WorkReceipt,
     packs_of_epoch,
     packs_of_queue,
-    packs_tagged,
-    packs_tagged_under,
+    packs_with_tag,
+    packs_with_tag_prefix,
     parked_packs,
 )
 from rollforward.materialized_views.entities import (
@@ -266,12 +266,12 @@ CASES: dict[str, Case] = {
         lambda: [pack("q|0.e|1|0|a"), pack("parked:p|0.e|1|0|a"), pack("parked:qq|0.e|1|0|a")],
     ),
     "packs of a tag": (
-        lambda: packs_tagged("t"),
+        lambda: packs_with_tag("t"),
         lambda: [pack("a", "t"), pack("b", "t")],
         lambda: [pack("c", "s"), pack("d", "tt"), pack("e")],
     ),
     "packs of tags": (
-        lambda: packs_tagged_under("t"),
+        lambda: packs_with_tag_prefix("t"),
         lambda: [pack("b", "t"), pack("a", "ta"), pack("d", "t\U0001f600")],
         lambda: [pack("c", "s"), pack("e", "u"), pack("f"), pack("g", "t\U0010ffff")],
     ),

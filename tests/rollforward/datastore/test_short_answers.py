@@ -13,10 +13,10 @@ from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
 from rollforward.datastore import bodies, queries
 from rollforward.datastore.bodies import Name
-from rollforward.datastore.lookup import look_up
+from rollforward.datastore.lookup import lookup
 from rollforward.datastore.stub import key_of
 from rollforward.datastore.transactions import NoTransactionError, transact
-from rollforward.datastore.versions import look_up_versions, read_versions
+from rollforward.datastore.versions import lookup_versions, read_versions
 from rollforward.runtime.clients import open_datastore
 from rollforward.testing.short_answers import shortened, whole
 from tests.infra.world import World
@@ -89,7 +89,7 @@ def test_a_lookup_is_followed_to_its_end(watched_world: World, seed: int) -> Non
     with shortened(watched_world, seed) as answers:
         rows, moment = bodies.read(client, [Name("StreamSlab", name) for name in ["?", *NAMES]])
         versioned = read_versions(client, [absent, *keys, keys[0]])
-        _, is_one_moment = look_up_versions(client, keys)
+        _, is_one_moment = lookup_versions(client, keys)
 
     assert [None if row is None else row.name for row in rows] == [None, *NAMES]
     assert [None if result is None else result[0].key for result in versioned] == [
@@ -121,13 +121,13 @@ def test_without_a_moment_only_one_call_is_of_one(calls_made: int) -> None:
     """A service without snapshots leaves keys for the next call: two calls are two moments."""
     names = [Name("StreamSlab", name) for name in NAMES[:calls_made]]
 
-    def lookup(request: Any, metadata: Any) -> LookupResponse:
+    def respond(request: Any, metadata: Any) -> LookupResponse:
         return LookupResponse(deferred=list(LookupRequest(keys=request.keys[1:]).keys))
 
     client: Any = SimpleNamespace(
-        project="p", database="", namespace="", stub=SimpleNamespace(lookup=lookup)
+        project="p", database="", namespace="", stub=SimpleNamespace(lookup=respond)
     )
-    answer = look_up(client, [key_of(client, *name) for name in names])
+    answer = lookup(client, [key_of(client, *name) for name in names])
 
     assert (answer.moment, answer.is_one_moment) == (None, calls_made <= 1)
 

@@ -39,7 +39,7 @@ class Recorder:
     def on_commit(self) -> None:
         self.record("committed")
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         self.record("given up")
 
     def record(self, call: str) -> None:

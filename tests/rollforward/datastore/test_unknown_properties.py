@@ -10,7 +10,7 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
-from rollforward.datastore.versions import commit_unchanged, read_versions
+from rollforward.datastore.versions import commit_if_current, read_versions
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
@@ -109,7 +109,7 @@ def by_a_guarded_commit(key: Any) -> None:
     assert found is not None
     row, at = found
     row.count += 1
-    commit_unchanged(client, puts=[(row, at)])
+    commit_if_current(client, puts=[(row, at)])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from google.cloud.ndb import model
 
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
-from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
+from rollforward.datastore.versions import CHANGED, insert_all, put_if_current
 from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally, break_call, counted
@@ -33,7 +33,7 @@ def test_an_owner_writes_again_and_again_in_one_round_trip_each(watched_world: W
     tally, version = _insert(watched_world)
     for count in (2, 3, 4):
         tally.count = count
-        version = put_unchanged(watched_world.clients.datastore, tally, version)
+        version = put_if_current(watched_world.clients.datastore, tally, version)
 
     assert watched_world.plan.calls == ["Commit"] * 4
     assert counted() == 4
@@ -46,7 +46,7 @@ def test_a_write_over_somebody_elses_is_refused(watched_world: World) -> None:
 
     tally.count = 2
     with pytest.raises(CHANGED):
-        put_unchanged(watched_world.clients.datastore, tally, version)
+        put_if_current(watched_world.clients.datastore, tally, version)
 
     assert counted() == 10
 
@@ -57,7 +57,7 @@ def test_a_write_of_what_was_deleted_is_refused(watched_world: World) -> None:
     tally.key.delete()
 
     with pytest.raises(CHANGED):
-        put_unchanged(watched_world.clients.datastore, tally, version)
+        put_if_current(watched_world.clients.datastore, tally, version)
 
     assert Tally.get_by_id("t") is None
 
@@ -68,11 +68,11 @@ def test_a_write_whose_reply_was_lost_is_refused_when_it_is_repeated(watched_wor
     tally.count = 2
     break_call(watched_world, "Commit", REPLY_LOST)
     with pytest.raises(OUTCOME_UNKNOWN):
-        put_unchanged(watched_world.clients.datastore, tally, version)
+        put_if_current(watched_world.clients.datastore, tally, version)
 
     tally.count = 3
     with pytest.raises(CHANGED):
-        put_unchanged(watched_world.clients.datastore, tally, version)
+        put_if_current(watched_world.clients.datastore, tally, version)
 
     assert counted() == 2
 

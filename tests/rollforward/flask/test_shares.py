@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from rollforward.flask.live import ASKED_PER_S, FAST_MS, SLOW_MS
-from rollforward.flask.shares import MAX_ENDING, OpenStreams, TurnPace
+from rollforward.flask.shares import MAX_ENDING, FairRate, OpenStreams
 from tests.infra.mutation.lines import Bug
 
 FAST_S, SLOW_S = FAST_MS / 1000, SLOW_MS / 1000
@@ -19,7 +19,7 @@ def play(callers: list[str], seconds: int = 60) -> tuple[Counter[int], dict[str,
 
     All pages are opened in the same second, and each asks again when it may.
     """
-    pace, asked = TurnPace(ASKED_PER_S, SLOW_S), Counter[int]()
+    pace, asked = FairRate(ASKED_PER_S, SLOW_S), Counter[int]()
     waits = [0.0] * len(callers)
     due = [(page / len(callers), page) for page in range(len(callers))]
     while due[0][0] < seconds:
@@ -60,7 +60,7 @@ def test_a_caller_with_many_pages_slows_only_its_own() -> None:
 
 def test_who_asks_without_waiting_keeps_nobody_else_waiting() -> None:
     """Nor does what is remembered of it grow."""
-    pace = TurnPace(ASKED_PER_S, SLOW_S)
+    pace = FairRate(ASKED_PER_S, SLOW_S)
     told = list[float]()
     for step in range(20_000):
         now = step / 1000
@@ -77,7 +77,7 @@ def test_who_asks_without_waiting_keeps_nobody_else_waiting() -> None:
 
 def test_who_is_alone_has_its_turn_at_once() -> None:
     """As often as it comes back in time."""
-    pace = TurnPace(ASKED_PER_S, SLOW_S)
+    pace = FairRate(ASKED_PER_S, SLOW_S)
 
     assert [pace.wait_s(at, "ada") for at in (5.0, 5.2, 9.0)] == [0.0, 0.0, 0.0]
     assert pace.wait_s(9.0, "ada") == pytest.approx(1 / ASKED_PER_S)
@@ -142,7 +142,7 @@ def test_a_process_that_ends_opens_no_stream() -> None:
     "bug",
     [
         Bug(
-            *(OpenStreams, "_makes_room", " if not place.is_ending", ""),
+            *(OpenStreams, "_evict_for", " if not place.is_ending", ""),
             test_a_stream_that_is_ending_is_no_share_of_its_caller,
         ),
         Bug(
@@ -150,11 +150,11 @@ def test_a_process_that_ends_opens_no_stream() -> None:
             test_a_process_that_ends_opens_no_stream,
         ),
         Bug(
-            *(OpenStreams, "_makes_room", "held[caller] + 2", "held[caller] + 1"),
+            *(OpenStreams, "_evict_for", "held[caller] + 2", "held[caller] + 1"),
             test_no_place_goes_to_and_fro,
         ),
         Bug(
-            *(OpenStreams, "_makes_room", "or len(self._places) >= self.limit + MAX_ENDING", ""),
+            *(OpenStreams, "_evict_for", "or len(self._places) >= self.limit + MAX_ENDING", ""),
             test_streams_that_are_ending_keep_few_threads,
         ),
     ],

@@ -398,7 +398,7 @@ def _leaves_the_event_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "is_awaited", lambda row, name: False)
+    monkeypatch.setattr(events, "is_expected", lambda row, name: False)
 
 
 def _goes_on_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_a_late_failure_does_not_undo_the_outcome_of_the_delivery_that_took_over
     quick = leased(world)
     ended = CHARGE.ends(DONE, 2.0, value="1")
     quick.change(lambda row: row.note("charge", ended))
-    quick.give_back()
+    quick.release()
 
     with pytest.raises(LeasedError, match="has taken"):
         slow.wait(world.clients.clock.now(), lambda row: row.note("charge", CHARGE))

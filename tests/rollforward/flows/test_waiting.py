@@ -267,7 +267,7 @@ def test_two_large_events_of_a_transaction_have_content_of_their_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W8: although the flow knows as many ids of events as it keeps."""
-    monkeypatch.setattr(events, "newest_ids", lambda ids: dict(list(ids.items())[-3:]))
+    monkeypatch.setattr(events, "last_ids", lambda ids: dict(list(ids.items())[-3:]))
     sent = [letter * 30_000 for letter in "xyz"]
     CODE.run = payloads
     probe.start(world.clients, ID)

@@ -95,7 +95,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     with monkeypatch.context() as patch:
         patch.setattr(fork_join_insert, "insert_rows", lost)
         patch.setattr(fork_join_insert._Group, "resolve", doubt)
-        patch.setattr(fork_join_insert._Group, "look_up", nothing)
+        patch.setattr(fork_join_insert._Group, "lookup", nothing)
         in_context(world, lambda: fan_in.flush(world.clients))
     assert fan_in.waiting(world.clients) == 1
     fan_in.add(world.clients, "t", Mark("b"))

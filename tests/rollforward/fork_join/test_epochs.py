@@ -21,7 +21,7 @@ from rollforward.fork_join.batching.epochs import (
     Slot,
     _lock,
     close,
-    look,
+    find_open_epoch,
 )
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.runtime.cache import NoCache
@@ -174,15 +174,15 @@ def test_one_who_looks_on_sees_what_is_announced_and_who_is_inside(world: World)
     epochs = TALLIES._joiners.epochs(clients)
     entries = [epochs.enter(clients, slot, items) for items in (3, 2)]
     epoch = entries[0].epoch
-    assert look(clients, slot) == OpenEpoch(epoch, items=5, writers=2)
+    assert find_open_epoch(clients, slot) == OpenEpoch(epoch, items=5, writers=2)
     for entry in entries:
         epochs.leave(clients, entry)
-    assert look(clients, slot) == OpenEpoch(epoch, items=5, writers=0)
+    assert find_open_epoch(clients, slot) == OpenEpoch(epoch, items=5, writers=0)
     close(clients, slot, epoch)
 
-    assert look(clients, slot) is None
+    assert find_open_epoch(clients, slot) is None
     clients.cache.set(slot.name, epoch.encode(), 60)
-    assert look(clients, slot) is None
+    assert find_open_epoch(clients, slot) is None
 
 
 class Beaten(NoCache):

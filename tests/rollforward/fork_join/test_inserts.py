@@ -11,7 +11,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
 from rollforward.fork_join import insert as fork_join_insert
-from rollforward.fork_join.batching.epochs import Slot, look
+from rollforward.fork_join.batching.epochs import Slot, find_open_epoch
 from rollforward.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
 from rollforward.fork_join.items import Insertion
 from rollforward.runtime.cache import NoCache
@@ -118,7 +118,7 @@ def test_a_commit_that_lost_its_race_leaves_its_batch(
     fail_first(monkeypatch, rpc_errors.Aborted("made by a test"))
     put(world, "t", "a")
 
-    batch = look(world.clients, Slot(TALLIES.name, "t"))
+    batch = find_open_epoch(world.clients, Slot(TALLIES.name, "t"))
     assert batch is not None
     assert batch.writers == 0
 
@@ -240,12 +240,12 @@ def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D3: it was away for a moment; no sweep is needed."""
-    sound, answers = world.clients.tasks.create_each, [rpc_errors.ServiceUnavailable("away")]
+    sound, answers = world.clients.tasks.create_all, [rpc_errors.ServiceUnavailable("away")]
 
     def away_once(messages: Any) -> Any:
         return [answers.pop() for _ in messages] if answers else sound(messages)
 
-    monkeypatch.setattr(world.clients.tasks, "create_each", away_once)
+    monkeypatch.setattr(world.clients.tasks, "create_all", away_once)
     put(world, "t", "a")
     world.settle()
 

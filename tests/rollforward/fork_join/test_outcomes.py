@@ -10,7 +10,7 @@ import pytest
 
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Depth, ForkJoin, ItemStatus
-from rollforward.fork_join.entities import PackId, packs_tagged, packs_tagged_under, unfolded
+from rollforward.fork_join.entities import PackId, packs_with_tag, packs_with_tag_prefix, unfolded
 from rollforward.fork_join.insert import insert_group
 from rollforward.runtime import naive_utc
 from tests.infra.world import World
@@ -119,8 +119,8 @@ def test_the_depth_of_a_key_is_what_waits_and_what_is_parked(world: World) -> No
 def tagged(world: World) -> list[tuple[str, str]]:
     """Return the packs of the tag: items, and the opening time of their batch."""
     with world.context():
-        tagged = [(pack.items, pack.key.id()) for pack in packs_tagged("tag").fetch()]
-        assert [key.id() for key in packs_tagged_under("ta").fetch(keys_only=True)] == [
+        tagged = [(pack.items, pack.key.id()) for pack in packs_with_tag("tag").fetch()]
+        assert [key.id() for key in packs_with_tag_prefix("ta").fetch(keys_only=True)] == [
             key for _, key in tagged
         ]
     return [(items, PackId.parse(key).epoch) for items, key in tagged]

@@ -9,7 +9,7 @@ import pytest
 from rollforward.datastore import transact
 from rollforward.lanes import Lane
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.reading import backlog_of, note_oldest, noted_oldest
+from rollforward.lanes.reading import backlog_of, cached_oldest, note_oldest
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
 from rollforward.lanes.runs import claims
 from rollforward.lanes.runs.delivery import deliver
@@ -316,10 +316,10 @@ def test_the_oldest_task_that_sweeps_have_seen_is_known_while_it_waits(world: Wo
     known = []
     for seen in (younger, oldest, younger):
         note_oldest(world.clients, IN_ORDER.name, seen)
-        known.append(noted_oldest(world.clients, IN_ORDER.name))
+        known.append(cached_oldest(world.clients, IN_ORDER.name))
     assert known == [younger, oldest, oldest]
     tasks[0].delete()
-    assert noted_oldest(world.clients, IN_ORDER.name) is None
+    assert cached_oldest(world.clients, IN_ORDER.name) is None
 
 
 def test_a_dead_task_of_a_lane_that_is_gone_is_refused(world: World) -> None:

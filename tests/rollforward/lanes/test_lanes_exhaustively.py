@@ -145,7 +145,7 @@ def in_steps() -> Iterator[None]:
     standing = partial(claims.Holder, monotonic=lambda: 0.0)
     with (
         stepwise.stepwise(),
-        mock.patch(f"{lanes}.adding._next_place", last_place),
+        mock.patch(f"{lanes}.adding._next_position", last_place),
         mock.patch(f"{lanes}.adding.commit_of_puts", lambda client, puts: puts),
         mock.patch(
             f"{lanes}.adding.apply_together",
@@ -269,7 +269,7 @@ def _claims_by_any_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _takes_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery claims tasks of a key without a state, which another one may have run."""
-    monkeypatch.setattr(claims, "_there", lambda tasks: tasks)
+    monkeypatch.setattr(claims, "_existing", lambda tasks: tasks)
 
 
 def _does_not_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,14 +314,14 @@ def _blames_the_first_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _begins_the_second_before_the_first_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first task of a turn is deleted with those that follow, and blamed for their deaths."""
-    sound = delivery._Turn._note_done
+    sound = delivery._ClaimedRun._note_done
 
     def note_done(turn: Any, task: Any, work_s: float) -> None:
         begun, turn._begun = turn._begun, 2
         sound(turn, task, work_s)
         turn._begun = begun
 
-    monkeypatch.setattr(delivery._Turn, "_note_done", note_done)
+    monkeypatch.setattr(delivery._ClaimedRun, "_note_done", note_done)
 
 
 PLANTED = [

@@ -129,7 +129,7 @@ def test_a_place_that_is_deleted_before_the_other_rows_is_missed(
         task.key.delete()
         deliveries.finish(clients, task.body.encode())
 
-    monkeypatch.setattr(ends, "_finish_whole", finish_in_two)
+    monkeypatch.setattr(ends, "_finish_all", finish_in_two)
     DESK.__init__()  # type: ignore[misc]
     world = World(services, lanes=[IN_ORDER], tasks=[write])
     with pytest.raises(AssertionError):
@@ -216,7 +216,7 @@ def _deletes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
         done, turn._done = turn._done, []
         ends.finish(turn._holder, *done)
 
-    monkeypatch.setattr(delivery._Turn, "_delete_done", delete_done)
+    monkeypatch.setattr(delivery._ClaimedRun, "_delete_done", delete_done)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

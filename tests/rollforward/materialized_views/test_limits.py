@@ -12,7 +12,7 @@ from pipelines.registry import APP
 from rollforward.materialized_views import BadContributionError, ConsistencyToken
 from rollforward.materialized_views.entities import SourceMarker
 from rollforward.materialized_views.rows import checked, row_text
-from rollforward.materialized_views.updates import Update, newest_of, parts_of
+from rollforward.materialized_views.updates import Update, last_updates, parts_of
 from rollforward.materialized_views.updating import fold
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
@@ -225,10 +225,10 @@ def test_of_a_sources_updates_the_last_one_counts_in_whatever_order_they_come() 
         Update("s", sequence, {"n": sequence}, is_first=sequence == 1) for sequence in (1, 2, 3)
     )
     for updates in itertools.permutations([first, second, third]):
-        [newest] = newest_of(updates).values()
+        [newest] = last_updates(updates).values()
         assert (newest.sequence, newest.measures) == (3, {"n": 3})
-    assert newest_of([first, third])["s"].is_first
-    assert not newest_of([second, third])["s"].is_first
+    assert last_updates([first, third])["s"].is_first
+    assert not last_updates([second, third])["s"].is_first
 
 
 def test_updates_are_cut_by_number_and_by_size() -> None:

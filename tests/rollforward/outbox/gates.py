@@ -21,7 +21,7 @@ class Gate:
     errors: list[Exception] = field(default_factory=list)
     answers: list[Exception] = field(default_factory=list)
 
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(self, messages: Sequence[Message]) -> list[bool | Exception]:
         self.sizes.append(len(messages))
         self.was_asked.set()
         assert self.is_open.wait(20)
@@ -29,7 +29,7 @@ class Gate:
             raise self.errors.pop()
         if self.answers:
             return [self.answers.pop()] * len(messages)
-        return self.tasks.create_each(messages)
+        return self.tasks.create_all(messages)
 
 
 @dataclass

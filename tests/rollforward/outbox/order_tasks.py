@@ -66,7 +66,7 @@ class Never:
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
-    def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+    def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         pass
 
 

@@ -15,7 +15,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import Transaction, transact
 from rollforward.outbox import BackgroundRelay
 from rollforward.outbox import relay as relays
-from rollforward.outbox.enqueue import _Outgoing
+from rollforward.outbox.enqueue import _Outbound
 from rollforward.outbox.entities import PARTITIONS, OutboxTask
 from rollforward.outbox.relay import RelayResult, row_id
 from rollforward.outbox.sweep import SweepResult, sweep
@@ -167,24 +167,24 @@ def _deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = _Outgoing.put
+    sound = _Outbound.put
 
     def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
         self.transaction = Transaction()
         return sound(self, make, **options)
 
-    monkeypatch.setattr(_Outgoing, "put", put)
+    monkeypatch.setattr(_Outbound, "put", put)
 
 
 def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = _Outgoing.put
+    sound = _Outbound.put
 
     def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
         row = sound(self, make, **options)
         self.clients.tasks.create(relays._message(self.clients, self.rows[-1], self.created))
         return row
 
-    monkeypatch.setattr(_Outgoing, "put", put)
+    monkeypatch.setattr(_Outbound, "put", put)
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:

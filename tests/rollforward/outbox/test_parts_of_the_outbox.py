@@ -13,7 +13,7 @@ import pytest
 
 from rollforward.datastore.transactions import Transaction
 from rollforward.outbox import background
-from rollforward.outbox.enqueue import _Outgoing
+from rollforward.outbox.enqueue import _Outbound
 from rollforward.outbox.entities import OutboxLease, OutboxTask, RowId, lease_key, outbox_key
 from rollforward.outbox.relay import RelayResult
 from rollforward.runtime.clock import CLOCK_SKEW_S
@@ -42,7 +42,7 @@ class Noting:
     def send(self, clients: object, rows: Sequence[OutboxTask]) -> None:
         self.sent += [row.path for row in rows]
 
-    def look(self, clients: object, rows: Sequence[OutboxTask]) -> None:
+    def resolve(self, clients: object, rows: Sequence[OutboxTask]) -> None:
         self.looked += [row.path for row in rows]
 
 
@@ -57,11 +57,11 @@ def machine(ahead_s: float = 0.0) -> Any:
     return SimpleNamespace(clock=SimpleNamespace(now=lambda: now_utc), relay=Noting())
 
 
-def outgoing() -> _Outgoing:
-    return _Outgoing(machine(), Transaction(), NOON)
+def outgoing() -> _Outbound:
+    return _Outbound(machine(), Transaction(), NOON)
 
 
-def put(out: _Outgoing, path: str = "/a", **options: Any) -> str:
+def put(out: _Outbound, path: str = "/a", **options: Any) -> str:
     return out.put(lambda row: Message(path, "default", b"{}"), is_unacked=True, **options)
 
 
@@ -100,7 +100,7 @@ def test_a_task_has_the_same_row_whichever_tasks_are_enqueued_before_it() -> Non
 @pytest.mark.parametrize("is_in_doubt", [False, True])
 def test_rows_of_attempts_that_may_be_committed_are_looked_for(is_in_doubt: bool) -> None:
     """B1: after a commit those that it did not write again, after a give-up all of them."""
-    for ends in ("on_commit", "on_give_up"):
+    for ends in ("on_commit", "on_outcome_unknown"):
         out = outgoing()
         put(out, "/first")
         put(out, "/both")
@@ -169,7 +169,7 @@ def test_a_partition_is_drained_by_one_walk(owner: str, ends_s: float, is_free: 
 
     assert sweep._take(machine(), args) is is_free
     assert Memory.current.get(lease_key("c")).owner == ("mine" if is_free else owner)
-    sweep._give_back(args)
+    sweep._release(args)
     assert (Memory.current.get(lease_key("c")) is None) is is_free
 
 
@@ -207,8 +207,8 @@ def test_a_sweep_takes_the_oldest_rows_and_leaves_young_ones_alone(
 
     monkeypatch.setattr(sweep, "outbox_rows", partition_of)
     monkeypatch.setattr(sweep, "MAX_PER_CALL", 2)
-    look = sweep._Look(SweepRound("outbox", NOON), stale_s=30)
-    oldest, partitions = look.oldest()
+    selection = sweep._Selection(SweepRound("outbox", NOON), stale_s=30)
+    oldest, partitions = selection.oldest()
 
     assert oldest == ids_of(due)
     assert "".join(partitions) == busy
@@ -232,9 +232,9 @@ def test_a_partition_whose_walk_could_not_be_created_is_free(
     Memory.current.put(OutboxLease(key=lease_key("c"), owner="other", ends=later))
     clients = machine()
     clients.new_id = lambda: "walk"
-    look = sweep._Look(SweepRound.of("outbox", NOON, None), stale_s=30)
+    selection = sweep._Selection(SweepRound.of("outbox", NOON, None), stale_s=30)
     with pytest.raises(ConnectionError) if fails else contextlib.nullcontext():
-        assert sweep._hand_over(clients, look, ["a", "b", "c"]) == 2
+        assert sweep._send(clients, selection, ["a", "b", "c"]) == 2
 
     leases = [Memory.current.get(lease_key(partition)) for partition in "abc"]
     owners = [lease and lease.owner for lease in leases]
@@ -281,8 +281,8 @@ def test_a_refused_row_is_dead_after_ten_minutes_and_an_unacked_one_stays(
     dead: list[str] = []
     letter = lambda clients, **fields: dead.append(fields["path"])  # noqa: E731
     monkeypatch.setattr(sweep.dead_tasks, "dead_letter", letter)
-    look = sweep._Look(SweepRound.of("outbox", NOON, None), stale_s=30)
-    sweep._relay_due(machine(), look, keys)
+    selection = sweep._Selection(SweepRound.of("outbox", NOON, None), stale_s=30)
+    sweep._relay_due(machine(), selection, keys)
 
     assert len(dead) == (2 if is_dead else 0)
     assert [Memory.current.get(key) is None for key in keys] == [False, is_dead]
@@ -297,7 +297,7 @@ def test_what_a_process_keeps_for_later_is_bounded(monkeypatch: pytest.MonkeyPat
     of_process = background.BackgroundRelay()
     of_process._is_draining = True
     rows = [OutboxTask(key=outbox_key(f"row{number}"), path="/a") for number in range(4)]
-    of_process._delayed = [[background._Errand(rows[0])], [background._Errand(rows[1])]]
+    of_process._delayed = [[background._Job(rows[0])], [background._Job(rows[1])]]
     for _ in range(2):
         of_process.send(machine(), rows[2:])
 
@@ -310,7 +310,7 @@ def test_a_row_in_doubt_is_tried_as_any_other_once_it_is_known_to_be_committed(
     """B5: until then it is looked for a few times only."""
     committed: list[OutboxTask] = []
     rows = [OutboxTask(key=outbox_key(f"row{number}"), path=f"/{number}") for number in range(3)]
-    errands = [background._Errand(row, in_doubt=number > 0) for number, row in enumerate(rows)]
+    errands = [background._Job(row, in_doubt=number > 0) for number, row in enumerate(rows)]
     monkeypatch.setattr(background, "committed", lambda rows: committed)
     unanswered = lambda clients, rows: RelayResult(0, [], rows)  # noqa: E731
     monkeypatch.setattr(background, "relay", unanswered)
@@ -331,19 +331,19 @@ _OLDEST = test_a_sweep_takes_the_oldest_rows_and_leaves_young_ones_alone
 _REFUSED = test_a_refused_row_is_dead_after_ten_minutes_and_an_unacked_one_stays
 _COUNT = 'self.transaction.count(f"{_HOOK}|{digest}") - 1'
 BUGS = (
-    Bug(*(_Outgoing, "put", _COUNT, "0"),
+    Bug(*(_Outbound, "put", _COUNT, "0"),
         test_equal_tasks_of_one_transaction_have_rows_of_their_own),
-    Bug(*(_Outgoing, "put", _COUNT, "len(self.rows)"),
+    Bug(*(_Outbound, "put", _COUNT, "len(self.rows)"),
         test_equal_tasks_of_one_transaction_have_rows_of_their_own),
-    Bug(*(_Outgoing, "put", "count(f\"{_HOOK}|{digest}\")", "count(_HOOK)"),
+    Bug(*(_Outbound, "put", "count(f\"{_HOOK}|{digest}\")", "count(_HOOK)"),
         test_a_task_has_the_same_row_whichever_tasks_are_enqueued_before_it),
-    Bug(*(_Outgoing, "on_retry", "self.doubtful += self.rows", "pass", _TWICE),
+    Bug(*(_Outbound, "on_retry", "self.doubtful += self.rows", "pass", _TWICE),
         {"is_in_doubt": True}),
-    Bug(*(_Outgoing, "on_give_up", "(*self.doubtful, *self.rows)", "self.rows", _TWICE),
+    Bug(*(_Outbound, "on_outcome_unknown", "(*self.doubtful, *self.rows)", "self.rows", _TWICE),
         {"is_in_doubt": True}),
-    Bug(*(_Outgoing, "on_give_up", " and self.transaction.doubt is not None", "", _TWICE),
+    Bug(*(_Outbound, "on_outcome_unknown", " and self.transaction.doubt is not None", "", _TWICE),
         {"is_in_doubt": False}),
-    Bug(*(_Outgoing, "on_commit", "if row.key not in rows", "", _TWICE),
+    Bug(*(_Outbound, "on_commit", "if row.key not in rows", "", _TWICE),
         {"is_in_doubt": True}),
     Bug(*(relay, "_task_name", "if id_.is_unacked and is_due", "if id_.is_unacked", _NAMES)),
     Bug(*(relay, "_task_name", "if id_.is_unacked and is_due", "if is_due", _NAMES)),
@@ -353,16 +353,16 @@ BUGS = (
         {"owner": "mine", "ends_s": 1, "is_free": True}),
     Bug(*(sweep, "_is_taken", " <= longest", "", _LEASE),
         {"owner": "other", "ends_s": 2 * sweep.ASKED_S + 1, "is_free": True}),
-    Bug(*(sweep, "_give_back", " and lease.owner == args.walk", "", _LEASE),
+    Bug(*(sweep, "_release", " and lease.owner == args.walk", "", _LEASE),
         {"owner": "other", "ends_s": 1, "is_free": False}),
-    Bug(*(sweep._Look, "oldest", "due.sort(key=lambda key: row_id(key).created)", "pass",
+    Bug(*(sweep._Selection, "oldest", "due.sort(key=lambda key: row_id(key).created)", "pass",
           _OLDEST), {"rows": "a100 a50|b90 b40|c80", "due": "a100 b90", "busy": "abc"}),
-    Bug(*(sweep._Look, "oldest", " and not self.is_young(row_id(keys[-1]))", "", _OLDEST),
+    Bug(*(sweep._Selection, "oldest", " and not self.is_recent(row_id(keys[-1]))", "", _OLDEST),
         {"rows": "a100 a5|b90", "due": "a100 b90", "busy": ""}),
-    Bug(*(sweep, "_hand_over",
+    Bug(*(sweep, "_send",
           "ndb.delete_multi([lease_key(partition) for partition in free])", "pass"),
         test_a_partition_whose_walk_could_not_be_created_is_free, {"fails": True}),
-    Bug(*(sweep, "_relay_due", ">= REFUSED_FOR_S", ">= look.stale_s", _REFUSED),
+    Bug(*(sweep, "_relay_due", ">= REFUSED_FOR_S", ">= selection.stale_s", _REFUSED),
         {"age_s": 599, "is_dead": False}),
     Bug(*(sweep, "_dead_letter", "if not row_id(row.key).is_unacked:", "if True:", _REFUSED),
         {"age_s": 600, "is_dead": True}),

@@ -20,7 +20,7 @@ from rollforward.paging import (
     QueryRange,
     order_key,
 )
-from rollforward.paging.listing import SharedPlaceError
+from rollforward.paging.listing import DuplicatePositionError
 from rollforward.paging.order_keys import number_key, number_of
 from rollforward.paging.ranges import UnplacedRowError
 from tests.infra.memory_datastore import offline
@@ -45,13 +45,13 @@ NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 )
 def test_a_page_size_is_clamped(asked: Any, size: int) -> None:
     """S15: never more rows than the list allows, however large the number."""
-    assert Listing("books").clamped(asked) == size
+    assert Listing("books").bounded(asked) == size
 
 
 @pytest.mark.parametrize("asked", [None, "", 0, "0", "11"])
 def test_a_default_above_the_limit_is_clamped_too(asked: Any) -> None:
     """S15: whoever asks for nothing gets no more rows than who asks for many."""
-    assert Listing("books", page_size=50, max_page_size=10).clamped(asked) == 10
+    assert Listing("books", page_size=50, max_page_size=10).bounded(asked) == 10
 
 
 @pytest.mark.parametrize("asked", ["-1", "NaN", "1e9", "９", "' or 1", " 5", "5 ", "+5", "0x5", -1])
@@ -242,7 +242,7 @@ def test_rows_that_share_a_place_are_an_error() -> None:
     store.parts[0].positions = ["00", "01", "01"]
     listing = Listing("books")
 
-    with pytest.raises(SharedPlaceError, match="'01'"):
+    with pytest.raises(DuplicatePositionError, match="'01'"):
         listing.page(TOKENS, store.rows(), page_size=2)
     assert listing.page(TOKENS, store.rows(), page_size=1).items == ["00"]
 

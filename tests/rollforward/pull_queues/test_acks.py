@@ -85,7 +85,7 @@ def test_an_ack_whose_commits_fail_is_tried_so_often_and_no_more(
         raise rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
 
     with monkeypatch.context() as failing:
-        failing.setattr(leasing, "commit_unchanged", fail)
+        failing.setattr(leasing, "commit_if_current", fail)
         with pytest.raises(rpc_errors.ServiceUnavailable):
             WORK.ack(world.clients, leases)
 
@@ -142,14 +142,14 @@ def test_an_ack_that_lands_while_its_worker_looks_is_known(
     """P2: its commit got no reply, and took effect after the worker's first look."""
     add(world, "a", "b")
     leases = lease(world)
-    sound, under_way = leasing.commit_unchanged, list[dict[str, Any]]()
+    sound, under_way = leasing.commit_if_current, list[dict[str, Any]]()
 
     def hang(client: object, **changes: Any) -> list[int]:
-        monkeypatch.setattr(leasing, "commit_unchanged", sound)
+        monkeypatch.setattr(leasing, "commit_if_current", sound)
         under_way.append(changes)
         raise rpc_errors.DeadlineExceeded("no reply")
 
-    monkeypatch.setattr(leasing, "commit_unchanged", hang)
+    monkeypatch.setattr(leasing, "commit_if_current", hang)
     world.plan.reset("overlap", 1)
     world.plan.on_fire = lambda: sound(world.clients.datastore, **under_way.pop())
     with world.plan.watched():

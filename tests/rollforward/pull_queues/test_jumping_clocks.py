@@ -260,7 +260,7 @@ def test_planted_bugs_are_found(
     world: World, monkeypatch: pytest.MonkeyPatch, bug: str, plan: Sequence[Sequence[str]]
 ) -> None:
     """Histories that the search comes by."""
-    sound = leasing.commit_unchanged
+    sound = leasing.commit_if_current
 
     def unfenced(client: ndb.Client, *, puts: Any = (), deletes: Any = ()) -> list[int]:
         ndb.delete_multi([key for key, _ in deletes])
@@ -268,7 +268,7 @@ def test_planted_bugs_are_found(
 
     patches: dict[str, tuple[str, Any]] = {
         "no receipts": ("ack_key", lambda queue, leases: ndb.Key(PullReceipt, str(next(_numbers)))),
-        "no fence": ("commit_unchanged", unfenced),
+        "no fence": ("commit_if_current", unfenced),
         "no look": ("OUTCOME_UNKNOWN", ()),
     }
     steps = [(action, worker, 3600, *(fault or [""])) for action, worker, *fault in plan]

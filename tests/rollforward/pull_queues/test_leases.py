@@ -161,15 +161,15 @@ def test_of_leases_in_doubt_of_which_another_worker_took_one_none_is_held(
     for payload in ("a", "b"):
         LONE.add(world.clients, payload)
     ahead = replace(world.clients, clock=Ahead(world.clock, datetime.timedelta(minutes=2)))
-    commit, rival_leases = leasing.commit_unchanged, list[Any]()
+    commit, rival_leases = leasing.commit_if_current, list[Any]()
 
     def commit_and_lose(client: Any, **changes: Any) -> None:
-        monkeypatch.setattr(leasing, "commit_unchanged", commit)
+        monkeypatch.setattr(leasing, "commit_if_current", commit)
         commit(client, **changes)
         rival_leases.extend(LONE.lease(ahead, limit=1))
         raise rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
 
-    monkeypatch.setattr(leasing, "commit_unchanged", commit_and_lose)
+    monkeypatch.setattr(leasing, "commit_if_current", commit_and_lose)
     own = LONE.lease(world.clients, limit=2)
 
     assert len(rival_leases) == 1

@@ -122,17 +122,17 @@ def test_a_renewal_that_lands_late_is_known_again(
     """Its commit got no reply, and was not there when the worker looked: then it was."""
     add(world, "a", "b")
     leases = lease(world, lease_s=30)
-    sound, under_way = leasing.commit_unchanged, []
+    sound, under_way = leasing.commit_if_current, []
 
     def hang(client: object, *, puts: object) -> list[int]:
-        monkeypatch.setattr(leasing, "commit_unchanged", sound)
+        monkeypatch.setattr(leasing, "commit_if_current", sound)
         under_way.append(puts)
         raise rpc_errors.DeadlineExceeded("no reply")
 
     def land(clock: object, seconds: float) -> None:
         sound(world.clients.datastore, puts=under_way.pop())
 
-    monkeypatch.setattr(leasing, "commit_unchanged", hang)
+    monkeypatch.setattr(leasing, "commit_if_current", hang)
     with monkeypatch.context() as late:
         late.setattr(type(world.clients.clock), "sleep", land)
         renewed = WORK.renew(world.clients, leases, lease_s=90)

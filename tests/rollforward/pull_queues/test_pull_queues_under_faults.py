@@ -163,14 +163,14 @@ def test_without_the_fence_a_late_ack_takes_anothers_item(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug: an ack that looks at no version is found by the search."""
-    sound = leasing.commit_unchanged
+    sound = leasing.commit_if_current
 
     def unfenced(client: object, *, puts: object = (), deletes: object = ()) -> list[int]:
         for key, _ in deletes:  # type: ignore[attr-defined]
             key.delete()
         return sound(client, puts=puts) if puts else []  # type: ignore[arg-type]
 
-    monkeypatch.setattr(leasing, "commit_unchanged", unfenced)
+    monkeypatch.setattr(leasing, "commit_if_current", unfenced)
     with pytest.raises(AssertionError):
         test_every_order_of_two_workers_steps_acks_each_item_once(world)
 

@@ -152,7 +152,7 @@ def test_a_result_is_fresh_and_served_until_its_ends_and_not_at_them() -> None:
     assert lease is not None
 
     assert [read(asked, clients)[1] for clients in (process(cache), ahead)] == ["hits", "stale"]
-    lease.give_back()
+    lease.release()
     time.now_s += TTL_S
     assert read(asked, ahead)[1] == "misses"
 

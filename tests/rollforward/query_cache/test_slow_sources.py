@@ -251,13 +251,13 @@ def test_a_lease_is_kept_while_its_holder_lives_and_no_other_is_touched() -> Non
         time.now_s += LEASE_S
         theirs = replace(entry, clients=other).lease(LEASE_S)
         heart.beat()
-    lease.give_back()
+    lease.release()
     heart.beat()
 
     assert (kept, again) == (None, None)
     assert theirs is not None
-    assert theirs.is_held()
-    theirs.give_back()
+    assert theirs.is_owned()
+    theirs.release()
     heart.beat()
     assert cache.ending(":lease") == []
 
@@ -266,11 +266,11 @@ def test_a_renewal_that_fails_loses_no_lease() -> None:
     """J2: another one comes before the end."""
     every_s: list[float] = []
 
-    def beating(beat: object, pause_s: float) -> contextlib.AbstractContextManager[None]:
+    def heartbeat(beat: object, pause_s: float) -> contextlib.AbstractContextManager[None]:
         every_s.append(pause_s)
         return contextlib.nullcontext()
 
-    clients: Any = SimpleNamespace(heart=SimpleNamespace(beating=beating))
+    clients: Any = SimpleNamespace(heart=SimpleNamespace(heartbeat=heartbeat))
     lease: Any = object.__new__(RefreshLease)
     lease._clients, lease._lease_s = clients, LEASE_S
     with lease.renewed():

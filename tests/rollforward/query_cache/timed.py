@@ -97,7 +97,7 @@ class TimedHeart:
 
     beats: list[Callable[[], None]] = field(default_factory=list)
 
-    def beating(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
+    def heartbeat(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
         self.beats.append(beat)
         return nullcontext()
 

@@ -72,8 +72,8 @@ class Service:
     def _queue(self) -> CloudTaskQueue:
         return CloudTaskQueue(self, PROJECT, LOCATION, UrlTarget(BASE_URL, ACCOUNT, BASE_URL))
 
-    def create_each(self, messages: list[Message]) -> list[bool | Exception]:
-        return self._queue.create_each(messages)
+    def create_all(self, messages: list[Message]) -> list[bool | Exception]:
+        return self._queue.create_all(messages)
 
     def create_many(self, messages: list[Message]) -> list[bool]:
         return self._queue.create_many(messages)
@@ -94,7 +94,7 @@ def test_a_batch_that_is_cut_short_creates_what_it_confirms_and_no_more(
     operation: Operation,
 ) -> None:
     """B1, B4: not to be among the failed ones means nothing before the batch has ended."""
-    answers = Service(lambda queue: operation).create_each(SEVERAL)
+    answers = Service(lambda queue: operation).create_all(SEVERAL)
 
     assert answers == [False, *[operation.error] * 4]
 
@@ -109,12 +109,12 @@ NO_METADATA = {
 @pytest.mark.parametrize("operation", NO_METADATA.values(), ids=NO_METADATA)
 def test_an_operation_without_metadata_is_no_answer(operation: Operation) -> None:
     """B4: whoever asked is told the error for each member; nothing raises."""
-    assert Service(lambda queue: operation).create_each(SEVERAL) == [operation.error] * 5
+    assert Service(lambda queue: operation).create_all(SEVERAL) == [operation.error] * 5
 
 
 def test_an_end_that_tells_nothing_of_its_members_is_no_answer() -> None:
     """B4: an operation that is done but has no metadata confirms none of them."""
-    answers = Service(lambda queue: Operation(None)).create_each(SEVERAL)
+    answers = Service(lambda queue: Operation(None)).create_all(SEVERAL)
 
     assert [type(answer) for answer in answers] == [NotConfirmedError] * 5
 
@@ -140,7 +140,7 @@ def test_a_batch_that_has_ended_created_what_did_not_fail(
     """Its state says that it has ended, also when the look that should tell the result failed."""
     operation = Operation(error, state, EXISTS)
 
-    assert Service(lambda queue: operation).create_each(SEVERAL) == [False, True, True, True, True]
+    assert Service(lambda queue: operation).create_all(SEVERAL) == [False, True, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_batch_that_is_refused_goes_out_one_by_one(error: Exception) -> None:
         alone=lambda name: rpc_errors.AlreadyExists("x") if name == SEVERAL[1].name else None,
     )
 
-    assert service.create_each(SEVERAL) == [True, False, True, True, True]
+    assert service.create_all(SEVERAL) == [True, False, True, True, True]
     assert service.names == [message.name for message in SEVERAL]
 
 
@@ -170,7 +170,7 @@ def test_a_member_that_the_service_could_not_create_is_not_asked_for_again() -> 
     failed = {0: code_pb2.UNAVAILABLE, 1: code_pb2.INVALID_ARGUMENT, 2: code_pb2.ALREADY_EXISTS}
     service = Service(lambda queue: Operation(None, State.PARTIALLY_SUCCEEDED, failed))
 
-    answers = service.create_each(SEVERAL)
+    answers = service.create_all(SEVERAL)
 
     assert isinstance(answers[0], rpc_errors.ServiceUnavailable)
     assert answers[1:] == [True, False, True, True]
@@ -182,7 +182,7 @@ def test_one_task_that_fails_does_not_hold_up_the_next_hundred() -> None:
     failed = {0: code_pb2.UNAVAILABLE}
     service = Service(lambda queue: Operation(None, State.PARTIALLY_SUCCEEDED, failed))
 
-    answers = service.create_each([message("default", str(i)) for i in range(101)])
+    answers = service.create_all([message("default", str(i)) for i in range(101)])
 
     assert [i for i, answer in enumerate(answers) if answer is not True] == [0]
 
@@ -218,7 +218,7 @@ def test_a_sick_queue_does_not_starve_the_others(error: Exception) -> None:
     )
     queues = ["default"] * 101 + ["imports"] * 2 + ["default"]
 
-    answers = service.create_each([message(q, str(i)) for i, q in enumerate(queues)])
+    answers = service.create_all([message(q, str(i)) for i, q in enumerate(queues)])
 
     assert service.batches == [("default", 100), ("imports", 2)]
     assert answers[:100] == [error] * 100
@@ -231,7 +231,7 @@ def test_a_service_that_is_away_is_asked_for_two_queues_and_no_more() -> None:
     service = Service(lambda queue: rpc_errors.ServiceUnavailable("away"))
     queues = ["default", "default", "imports", "imports", "fan-out", "fan-out"]
 
-    answers = service.create_each([message(q, str(i)) for i, q in enumerate(queues)])
+    answers = service.create_all([message(q, str(i)) for i, q in enumerate(queues)])
 
     assert service.batches == [("default", 2), ("imports", 2)]
     assert [type(answer) for answer in answers[4:]] == [NotAttemptedError] * 2

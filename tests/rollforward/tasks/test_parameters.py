@@ -53,7 +53,7 @@ def test_the_body_of_a_task_names_its_parameters() -> None:
 
     assert greet.message(bound).body == body
     assert greet.read(body) == bound
-    assert greet.said(greet.bind("Ada")) == '{"name":"Ada"}'
+    assert greet.args_json(greet.bind("Ada")) == '{"name":"Ada"}'
 
 
 def test_a_task_is_enqueued_with_a_transaction_or_not_at_all(world: World) -> None:

@@ -167,7 +167,7 @@ def test_a_task_that_waits_for_a_version_has_not_died(waited_s: float, is_old: b
 
 
 @pytest.mark.parametrize(
-    ("number", "last_answer", "waited", "is_noted", "is_forgotten"),
+    ("number", "last_answer", "waited", "is_noted", "is_missed"),
     [
         (0, "", 0, False, False),
         (2, "503", 0, False, False),
@@ -179,14 +179,14 @@ def test_a_task_that_waits_for_a_version_has_not_died(waited_s: float, is_old: b
     ],
 )
 def test_a_task_that_is_done_forgets_what_was_noted_of_it(
-    number: int, last_answer: str, waited: int, is_noted: bool, is_forgotten: bool
+    number: int, last_answer: str, waited: int, is_noted: bool, is_missed: bool
 ) -> None:
     """H2: a delivery that lost its race notes nothing, however often it comes."""
     put_attempts(failures=1)
     done = delivery(number, last_answer, waited)
     assert done.is_noted is is_noted
-    attempts.end_well(done)
-    assert (stored() is None) is is_forgotten
+    attempts.finish_delivery(done)
+    assert (stored() is None) is is_missed
 
 
 # Waits
@@ -205,7 +205,7 @@ def test_a_task_that_waits_is_created_once_for_each_wait_however_long_its_name(
     for name in ("short", "x" * 497, "x" * 498, "y" * 498):
         for waited in (0, 1):
             waiting = delivery(task_name=f"projects/p/tasks/{name}", waits=waited)
-            assert waits.postpone(machine, waiting, 60)
+            assert waits.reschedule(machine, waiting, 60)
 
     names = [str(message.name) for message in machine.created]
     assert len(set(names)) == 8
@@ -240,7 +240,7 @@ def test_a_wait_of_thirty_days_begins_also_where_the_service_s_clock_is_behind(
     monkeypatch.setattr(waits, "arguments", SimpleNamespace(extend=lambda *a: None))
     monkeypatch.setattr(waits, "deadline_of", lambda clients, path: None)
 
-    assert waits.postpone(machine, delivery(), after_s) is is_created
+    assert waits.reschedule(machine, delivery(), after_s) is is_created
 
     assert tried == dues_s
 
@@ -343,14 +343,14 @@ BUGS = (
           test_a_task_that_waits_for_a_version_has_not_died), {"waited_s": 3_599, "is_old": False}),
     Bug(*(TaskDelivery, "is_noted", " and self.last_answer != str(LOST_RACE)", "", _DONE),
         {"number": 3, "last_answer": "409", "waited": 0, "is_noted": False,
-         "is_forgotten": False}),
-    Bug(*(attempts, "end_well", " or delivery.waits", "", _DONE),
-        {"number": 0, "last_answer": "", "waited": 1, "is_noted": False, "is_forgotten": True}),
+         "is_missed": False}),
+    Bug(*(attempts, "finish_delivery", " or delivery.waits", "", _DONE),
+        {"number": 0, "last_answer": "", "waited": 1, "is_noted": False, "is_missed": True}),
     Bug(*(waits, "_next_name", "len(name) + len(end) > _MAX_NAME_CHARS", "False"),
         test_a_task_that_waits_is_created_once_for_each_wait_however_long_its_name),
-    Bug(*(waits, "postpone", "arguments.extend(clients, delivery.body, due)", "pass"),
+    Bug(*(waits, "reschedule", "arguments.extend(clients, delivery.body, due)", "pass"),
         test_a_task_that_waits_is_created_once_for_each_wait_however_long_its_name),
-    Bug(*(waits, "postpone", "deadline_of(clients, delivery.path)", "None"),
+    Bug(*(waits, "reschedule", "deadline_of(clients, delivery.path)", "None"),
         test_a_task_that_waits_is_created_once_for_each_wait_however_long_its_name),
     Bug(*(dead_tasks, "dead_letter", "dead.counted_by == call_id", "False"),
         test_a_death_whose_commit_is_in_doubt_counts_once),

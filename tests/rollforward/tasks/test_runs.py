@@ -21,7 +21,7 @@ from rollforward.tasks.runs import (
     RunQuery,
     UnknownRunError,
     merged,
-    place_of,
+    parse_cursor,
     timed_cursor,
 )
 
@@ -121,7 +121,7 @@ def test_a_cursor_has_the_id_of_a_row_that_datastore_could_have(
     begun = at(0).replace(tzinfo=None)
     cursor = timed_cursor(begun, row_id)
     if is_name:
-        assert place_of(cursor, "no cursor") == (begun, row_id)
+        assert parse_cursor(cursor, "no cursor") == (begun, row_id)
     else:
         with pytest.raises(BadCursorError, match="no cursor"):
-            place_of(cursor, "no cursor")
+            parse_cursor(cursor, "no cursor")

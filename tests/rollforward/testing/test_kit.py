@@ -11,7 +11,7 @@ import rollforward as rf
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.testing import NoAppError, NotSettledError, Rollforward, TaskFailedError
 from rollforward.testing.client import WorkerDiedError
-from rollforward.testing.leftovers import left_behind
+from rollforward.testing.leftovers import remaining_rows
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import Services
 from tests.rollforward.testing.apps import bookings
@@ -31,7 +31,7 @@ def test_a_request_books_and_its_task_runs_when_the_app_settles(kit: Rollforward
     kit.settle()
 
     assert Booking.get_by_id("A1").is_confirmed
-    assert left_behind() == []
+    assert remaining_rows() == []
 
 
 def test_waiting_tasks_are_listed_with_typed_arguments(kit: Rollforward) -> None:
@@ -75,7 +75,7 @@ def test_a_task_in_a_lane_that_raises_fails_the_test(kit: Rollforward, lane: rf.
     kit.settle(retries=True)
 
     assert kit.enqueued(bookings.fail) == []
-    assert "DeadTask" in " ".join(left_behind())
+    assert "DeadTask" in " ".join(remaining_rows())
 
 
 def test_later_tasks_wait_until_the_clock_is_there(kit: Rollforward) -> None:
@@ -116,7 +116,7 @@ def test_a_task_that_raises_is_retried_when_the_test_wants_it(kit: Rollforward) 
     kit.settle(retries=True)
 
     assert kit.enqueued(bookings.fail) == []
-    [dead] = left_behind()
+    [dead] = remaining_rows()
     assert "DeadTask" in dead
 
 

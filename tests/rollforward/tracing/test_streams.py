@@ -11,7 +11,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from rollforward.streams.entities import StreamChunk
 from rollforward.streams.exchange.forwarding import forwarded
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.storage.inbox import Bundle
@@ -123,7 +123,7 @@ def test_a_chunk_that_is_forwarded_stays_in_its_trace(exporter: InMemorySpanExpo
     )
     chunks = []
     for number, trace in enumerate([*TRACES, ""]):
-        outgoing = Outgoing(environment, head)
+        outgoing = Outbound(environment, head)
         if trace:
             outgoing.continue_trace(trace)
         record = InboxRecord("red", 1_000 + number, "tagged", "", "{}")

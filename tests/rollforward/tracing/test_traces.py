@@ -28,7 +28,7 @@ from rollforward.local.traces.store import TraceStore
 from rollforward.outbox.entities import OutboxTask
 from rollforward.telemetry import Trace, current_trace
 from rollforward.tracing import TRACE_HEADER, start_span
-from rollforward.tracing.spans import noted_call
+from rollforward.tracing.spans import leaf_span
 from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.fast
@@ -304,7 +304,7 @@ def test_a_call_that_fails_has_its_span_within_its_cause(exporter: InMemorySpanE
     with (
         start_span("cause", "SERVER"),
         pytest.raises(TimeoutError),
-        noted_call("memcached get", {"db.system": "memcached"}),
+        leaf_span("memcached get", {"db.system": "memcached"}),
     ):
         raise TimeoutError
 

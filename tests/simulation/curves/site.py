@@ -24,7 +24,7 @@ import grpc
 from google.cloud.datastore_v1.types import Key
 
 from rollforward.cloud_profile import BUNDLED, load
-from rollforward.cloud_profile.slowdown import DrawnLatency
+from rollforward.cloud_profile.slowdown import RandomLatency
 from rollforward.runtime.channel.failed_call import error_of
 from rollforward.runtime.channel.write_limit import Contended, EntityWriteLimit, Pace, Tickets
 from tests.simulation.actors import Actor
@@ -113,7 +113,7 @@ class Site(World):
         self.profile = replace(load(BUNDLED), seed=SEED)
         self.chance = Random(f"{SEED} queues")
         self.line = SlowLine(self)
-        self.drawn = DrawnLatency(self.profile, sleep=self._pass, monotonic=lambda: self.now_s)
+        self.drawn = RandomLatency(self.profile, sleep=self._pass, monotonic=lambda: self.now_s)
         self._tickets_of = Memcached(lambda: self.now_s)
         cache = open_cache(lambda: self._tickets_of, lambda: self.now_s)
         self.tickets = CountedTickets(cache, now_s=lambda: self.now_s, sleep=self._wait_for_row)

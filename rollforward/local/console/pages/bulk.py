@@ -10,7 +10,7 @@ from aiohttp import web
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import DELETED, LIVE, TaskRecord
 from rollforward.local.console.frame import Route, Section, back, whole
-from rollforward.local.console.pages.tasks import filter_of, moment_of
+from rollforward.local.console.pages.tasks import filter_of, parse_time
 from rollforward.local.console.reading import task_rows, work
 from rollforward.local.console.reading.work import TaskFilter
 
@@ -53,7 +53,7 @@ class BulkActions(Section):
         if state and state not in views.STATES:
             raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
         queue, text = str(fields.get("queue", "")), str(fields.get("q", "")).strip()
-        since = moment_of(str(fields.get("since", "")))
+        since = parse_time(str(fields.get("since", "")))
         chosen = TaskFilter(queue, state, text, since=since)
         sequence = whole(str(fields.get("before", "")))
         if not sequence:

@@ -55,12 +55,12 @@ class Data(Section):
         entities, address = self.screen.entities, self.platform.datastore_address
         problem, read = "", None
 
-        def listed() -> tuple[list[Kind], list[str]]:
+        def list_unacked() -> tuple[list[Kind], list[str]]:
             kinds = entities.kinds(address, namespace, counts=counts)
             return kinds, entities.namespaces(address)
 
         try:
-            read = await self._reads.result((address, namespace, counts), listed)
+            read = await self._reads.result((address, namespace, counts), list_unacked)
         except InvalidArgument as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         except GoogleAPIError as error:

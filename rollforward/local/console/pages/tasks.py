@@ -131,12 +131,12 @@ def filter_of(request: web.Request, now_s: float) -> TaskFilter:
         chosen = ListChoice.of(asked, work.SORTS, work.AGES)
     except BadChoiceError as error:
         raise web.HTTPBadRequest(text=str(error)) from None
-    since = now_s - seconds_of(chosen.age) if chosen.age else moment_of(query.get("since", ""))
+    since = now_s - seconds_of(chosen.age) if chosen.age else parse_time(query.get("since", ""))
     before = whole(query.get("before", ""))
     return TaskFilter(queue, state, text, before, chosen.age, since, chosen.sort)
 
 
-def moment_of(text: str) -> float:
+def parse_time(text: str) -> float:
     """Return a moment of an address in seconds since 1970; 0 if it has none.
 
     Raises:

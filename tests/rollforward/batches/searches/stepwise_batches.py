@@ -36,7 +36,7 @@ from tests.infra.model_checking.stepwise import (
     ROWS,
     Call,
     Run,
-    commit_unchanged,
+    commit_if_current,
     rows,
     stepwise,
 )
@@ -241,7 +241,7 @@ def fold(clients: Any, batch: str) -> None:
         puts = end_members.guarded(clients, opened, ends)  # type: ignore[misc]
         if puts is None:
             return False
-        commit_unchanged(None, puts=puts, deletes=[(row.key, version) for row, version in stored])
+        commit_if_current(None, puts=puts, deletes=[(row.key, version) for row, version in stored])
         return True
 
     try:
@@ -312,7 +312,7 @@ def delivering(
         try:
             task.work(clients, args)
         except (Reject, ClosedError) as error:  # It may be tried once.
-            task.on_give_up(clients, args, f"{type(error).__name__}: {error}")
+            task.on_outcome_unknown(clients, args, f"{type(error).__name__}: {error}")
 
     return deliver
 
@@ -348,7 +348,7 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("rollforward.batches.sweep.transact", transact),
         mock.patch("rollforward.batches.callbacks.enqueue", complete),
         mock.patch("rollforward.batches.callbacks.read_versions", versions.read_versions),
-        mock.patch("rollforward.batches.callbacks.commit_unchanged", commit_unchanged),
+        mock.patch("rollforward.batches.callbacks.commit_if_current", commit_if_current),
         mock.patch("rollforward.batches.completion.read_versions", versions.read_versions),
         mock.patch("rollforward.batches.completion.batches_in", partial(Which, "parent")),
         mock.patch("rollforward.batches.members.batches_of", partial(Which, "member")),

@@ -21,7 +21,7 @@ from tests.rollforward.cli.deploy.projects import ids, registry, write_project
 pytestmark = pytest.mark.fast
 
 NEEDS = needs_of(registry())
-AT = gcloud.Place("my-project", "europe-west1", "shop")
+AT = gcloud.Deployment("my-project", "europe-west1", "shop")
 
 FAKE = """#!/bin/sh
 echo "$@" >> {log}

@@ -23,7 +23,7 @@ from rollforward.tasks.runs import (
     RunPart,
     RunSpan,
     RunState,
-    standing_run,
+    named_run,
 )
 
 pytestmark = pytest.mark.fast
@@ -128,7 +128,7 @@ def test_a_single_step_of_no_time_is_a_bar() -> None:
 
 def test_what_has_no_items_has_no_pictures() -> None:
     """A queue, for example."""
-    queue = RunDetails(standing_run("pull-queues", "work"))
+    queue = RunDetails(named_run("pull-queues", "work"))
 
     assert (dots_of(queue), curve_of(queue, 110.0)) == (None, None)
     assert curve_of(details("ddd", "d"), 110.0) is None  # Two steps are no curve.

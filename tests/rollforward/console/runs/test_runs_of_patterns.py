@@ -154,7 +154,7 @@ def test_a_pull_queue_shows_its_items_and_replays_its_dead_letters(world: World)
 def test_a_counter_shows_its_mode_and_its_shards(world: World) -> None:
     """Each declared counter has a page."""
     with world.context():
-        names = [part.id for part in world.registry.standing() if part.pattern == "counters"]
+        names = [part.id for part in world.registry.named_parts() if part.pattern == "counters"]
     modes = {name: details(world, "counters", name).numbers["mode"] for name in names}
 
     assert set(modes.values()) == {"exact", "gathered", "in_memory"}
@@ -255,7 +255,7 @@ def test_every_standing_part_has_a_page(desk: Desk, world: World) -> None:
     browser = Browser(desk)
     listed = browser.read("/runs")
 
-    for part in world.registry.standing():
+    for part in world.registry.named_parts():
         path = f"/runs/{part.pattern}/{part.id}"
         assert path in listed
         if part.pattern == "lanes":  # A list of its keys.

@@ -29,7 +29,7 @@ from rollforward.continuations.entities import (
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages import seen_pages
 from rollforward.continuations.pages import slots as run_slots
-from rollforward.continuations.pages.totals import PageSums, is_forgotten, kept_totals, uncounted
+from rollforward.continuations.pages.totals import PageSums, is_missed, slot_totals, uncounted
 from rollforward.continuations.progress import RunTotals, progress
 from rollforward.continuations.sweep import delete_expired, sweep
 from rollforward.runtime.channel.rpc import Cost
@@ -50,9 +50,9 @@ def start(world: World, items: int, *, job: Job[Any, Any] = APPLY, chains: int =
 def check_exact(run_id: str = "run") -> None:
     """Check that the slots, and what no slot has, add up to what the pages do."""
     pages = pages_of(run_id).fetch()
-    sums = kept_totals(run_id).sums
+    sums = slot_totals(run_id).sums
     for page in pages:
-        assert page.owner is not None or not is_forgotten(page), page
+        assert page.owner is not None or not is_missed(page), page
         sums += uncounted(page)
     assert RunTotals.of_sums(sums, 1) == RunTotals.of(pages, 1)
 
@@ -237,9 +237,9 @@ def test_pages_are_woken_though_none_can_be_counted_and_the_mark_does_not_pass_t
 
         world.clock.sleep(60)
         with monkeypatch.context() as broken:
-            broken.setattr(run_slots, "_count_forgotten", fail)
+            broken.setattr(run_slots, "_count_missed", fail)
             assert sweep(world.clients, {APPLY.name: APPLY}) > 0
-        assert is_forgotten(page_key("run", 0, 1).get())
+        assert is_missed(page_key("run", 0, 1).get())
         assert (run_key("run").get().closed or {}).get("0", 0) <= 1
 
         sweep(world.clients, {APPLY.name: APPLY})
@@ -256,7 +256,7 @@ def test_shown_totals_never_go_back_although_a_page_is_given_back_meanwhile(
         shown = progress("run", clients=world.clients).totals
 
         def read_early(run_id: str) -> Any:
-            slots = kept_totals(run_id)
+            slots = slot_totals(run_id)
             page = page_key(run_id, 0, 4).get()
             row = ContinuationTotals(
                 key=ndb.Key(ContinuationTotals, f"{run_id}:0"),
@@ -267,7 +267,7 @@ def test_shown_totals_never_go_back_although_a_page_is_given_back_meanwhile(
             return slots
 
         with monkeypatch.context() as early:
-            early.setattr(seen_pages, "kept_totals", read_early)
+            early.setattr(seen_pages, "slot_totals", read_early)
             assert progress("run", clients=world.clients).totals == shown
         assert progress("run", clients=world.clients).totals == shown == progress("run").totals
 

@@ -20,7 +20,7 @@ from rollforward.continuations.jobs import (
     SkippedItemError,
 )
 from rollforward.continuations.pages import seen_pages
-from rollforward.continuations.pages.seen_pages import RememberedPages, seen_run
+from rollforward.continuations.pages.seen_pages import PageCache, seen_run
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
@@ -196,7 +196,7 @@ def test_memory_is_bounded_and_the_run_asked_for_last_stays(
     assert reads == [7, 3, 7, 3]
     assert asked(world, "a").reads == 7  # Forgotten for the other one.
 
-    memory = RememberedPages()
+    memory = PageCache()
     with world.context():
         for run_id in "abab":
             row = run_of(run_id)

@@ -121,7 +121,7 @@ def test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock() -> None:
     for retry_s, is_early in ((0, False), (1, True), (latest_s, True), (latest_s + 1, False)):
         for done in (False, True):
             page = page_of("w", done=done, retry_at=seconds(retry_s))
-            assert attempt._is_too_early(machine, JOB, page) is (is_early and not done)
+            assert attempt._is_not_due(machine, JOB, page) is (is_early and not done)
 
 
 def test_chains_take_turns_at_the_rate_of_their_run() -> None:
@@ -129,7 +129,7 @@ def test_chains_take_turns_at_the_rate_of_their_run() -> None:
     machine: Any = Machine()
     run: Any = SimpleNamespace(max_rate=2.0, spans=[0, 0, 0], started=NOON, page_size=10)
     waits = [
-        attempt._until_turn_s(machine, run, attempt.PageArgs("run", chain, number, ""))
+        attempt._wait_s(machine, run, attempt.PageArgs("run", chain, number, ""))
         for number in range(2)
         for chain in range(3)
     ]
@@ -149,7 +149,7 @@ def test_a_run_makes_good_a_minute_or_one_page_of_each_chain(
         max_rate=2.0, spans=[0, 0, 0], started=seconds(-late_s), page_size=page_size
     )
     page = attempt.PageArgs("run", 0, 0, "")
-    assert attempt._until_turn_s(machine, run, page) == wait_s
+    assert attempt._wait_s(machine, run, page) == wait_s
 
 
 @pytest.mark.parametrize(("count", "doubts"), [(3, 3), (10, 10), (11, 10)])
@@ -226,7 +226,7 @@ def test_the_cost_of_a_page_is_what_was_spent_since_the_last_commit(
     mine.committed, mine.looked, mine.priced = machine.clock.now(), machine.clock.now(), Cost()
     nothing = lambda page, **options: None  # noqa: E731
     commit = lambda change, is_alone: change(page)  # noqa: E731
-    mine.lease = SimpleNamespace(owner="mine", renew=nothing, settle=nothing, commit=commit)
+    mine.lease = SimpleNamespace(owner="mine", renew=nothing, finish=nothing, commit=commit)
     for _ in range(3):
         spent[0] += 5
         mine._commit()
@@ -321,11 +321,11 @@ BUGS = (
         test_an_item_waits_as_the_job_says_and_fails_after_its_last_attempt,
     ),
     Bug(
-        *(attempt, "_is_too_early", "page.done or ", ""),
+        *(attempt, "_is_not_due", "page.done or ", ""),
         test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock,
     ),
     Bug(
-        *(attempt, "_is_too_early", " <= longest", ""),
+        *(attempt, "_is_not_due", " <= longest", ""),
         test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock,
     ),
     Bug(
@@ -367,7 +367,7 @@ BUGS = (
         errors=(LeasedError,),
     ),
     Bug(
-        *(PageLease, "beat", "not self.is_held(now_utc) or ", ""),
+        *(PageLease, "beat", "not self.is_owned(now_utc) or ", ""),
         test_a_lease_is_kept_by_heartbeats_until_it_was_lost_or_its_deadline_came,
     ),
     Bug(

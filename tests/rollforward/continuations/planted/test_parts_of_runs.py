@@ -26,7 +26,7 @@ from rollforward.continuations.pages import attempt, closing
 from rollforward.continuations.pages.attempt import CommitKind, PageArgs
 from rollforward.continuations.pages.lease import LeasedError
 from rollforward.continuations.pages.receipts import receipt_of
-from rollforward.continuations.sweep import Look
+from rollforward.continuations.sweep import OpenPages
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.tasks.errors import Retry, Unavailable
 from tests.infra.memory_datastore import Memory, offline
@@ -131,7 +131,7 @@ def test_who_is_locked_out_has_linked_the_next_page(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(attempt, "_link", lambda *args: told.append("linked"))
     monkeypatch.setattr(attempt, "_schedule", lambda *args: told.append(args[4]))
     machine: Any = Machine()
-    machine.heart = SimpleNamespace(beating=lambda beat, every_s: contextlib.nullcontext())
+    machine.heart = SimpleNamespace(heartbeat=lambda beat, every_s: contextlib.nullcontext())
     put_run()
     Memory.current.put(page_of(0, "w"))
     attempt.work_page(machine, JOB, PageArgs("run", 0, 0, ""))
@@ -151,19 +151,19 @@ def test_a_job_is_told_by_whoever_finds_that_nobody_did(
 
 
 @pytest.mark.parametrize(
-    ("at_s", "is_held", "owner", "stops"),
+    ("at_s", "is_owned", "owner", "stops"),
     [(0, True, "mine", False), (0, False, "mine", False), (0, False, None, True),
      (5, True, "mine", True)],
 )  # fmt: skip
 def test_an_attempt_stops_at_its_deadline_and_when_its_run_was_cancelled(
-    at_s: float, is_held: bool, owner: str | None, stops: bool
+    at_s: float, is_owned: bool, owner: str | None, stops: bool
 ) -> None:
     """H4: before that a lost lease is renewed by a commit."""
     machine: Any = Machine()
     machine.at_s = at_s
     mine: Any = object.__new__(attempt._PageAttempt)
     mine.clients, mine.key, mine.args = machine, page_key("run", 0, 0), PageArgs("run", 0, 0, "")
-    mine.lease = SimpleNamespace(deadline=seconds(5), is_held=lambda now_utc: is_held)
+    mine.lease = SimpleNamespace(deadline=seconds(5), is_owned=lambda now_utc: is_owned)
     mine._commit = lambda: SimpleNamespace(owner=owner)
     with pytest.raises(Retry) if stops else contextlib.nullcontext():
         mine._check_lease()
@@ -202,7 +202,7 @@ def test_a_commit_is_its_own_once_and_closes_no_page_with_open_items(
 
     monkeypatch.setattr(attempt, "is_closed", lambda *args: True)
     nothing = lambda page, **options: None  # noqa: E731
-    mine.lease = SimpleNamespace(owner="mine", renew=nothing, settle=nothing, commit=commit)
+    mine.lease = SimpleNamespace(owner="mine", renew=nothing, finish=nothing, commit=commit)
     machine.at_s = took_s
     mine.looked = machine.clock.now()
     if became is None:
@@ -271,13 +271,13 @@ def test_a_look_finds_each_page_that_needs_a_task(
 
     monkeypatch.setattr(sweep, "pages_of_chain", find)
     run = put_run(spans=[["", None]], chains_ended=ended)
-    look = Look.at(run)
+    look = OpenPages.at(run)
     assert [f"{args.run_id} {args.number}" for args, _ in look.stalled] == stalled
 
     for budget in (2, 3):  # In parts, each of which begins where the last one ended.
         found, run.swept_to = list[str](), None
         for _ in range(9):
-            part = Look.at(run, max_pages=budget)
+            part = OpenPages.at(run, max_pages=budget)
             found += [f"{args.run_id} {args.number}" for args, _ in part.stalled]
             run.swept_to = part.goes_on_at
             if run.swept_to is None:
@@ -289,11 +289,11 @@ def test_the_next_look_begins_with_pages_that_could_not_be_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A6: of each chain."""
-    look = Look(put_run(), 10, closed={"0": 9, "1": 9})
+    look = OpenPages(put_run(), 10, closed={"0": 9, "1": 9})
     look.forgotten = [page_of(4), page_of(6), page_of(5, chain=1), page_of(2)]
     left = [page_key("run", 0, 6), page_key("run", 1, 5)]
-    monkeypatch.setattr(sweep, "count_forgotten", lambda clients, run_id, keys: left)
-    look.count_forgotten(Machine())  # type: ignore[arg-type]
+    monkeypatch.setattr(sweep, "count_missed", lambda clients, run_id, keys: left)
+    look.count_missed(Machine())  # type: ignore[arg-type]
     assert look.closed == {"0": 6, "1": 5}
 
 
@@ -380,7 +380,7 @@ BUGS = (
         test_a_job_is_told_by_whoever_finds_that_nobody_did, {"is_told": False}),
     Bug(*(attempt._PageAttempt, "_check_lease", "now_utc >= self.lease.deadline", "False"),
         test_an_attempt_stops_at_its_deadline_and_when_its_run_was_cancelled,
-        {"at_s": 5, "is_held": True, "owner": "mine", "stops": True}),
+        {"at_s": 5, "is_owned": True, "owner": "mine", "stops": True}),
     Bug(*(attempt._PageAttempt, "_commit", "page.committed_by == proof", "False", _OWN), _MINE),
     Bug(*(attempt._PageAttempt, "_commit", " or page.owner != self.lease.owner", "", _OWN),
         {**_MINE, "owner": "other", "became": None}),
@@ -390,13 +390,13 @@ BUGS = (
     Bug(*(closing, "_end_chain", " and run.totals is None", "", _END)),
     Bug(*(closing, "_end_chain", "run.state, run.untold = FINISHED, True", "run.state = FINISHED",
           _END)),
-    Bug(*(Look, "_page", " or follower.number != page.number + 1", "", _LOOK),
+    Bug(*(OpenPages, "_page", " or follower.number != page.number + 1", "", _LOOK),
         {"pages": "c-c", "ended": [], "stalled": ["run 1", "run 3"]}),
-    Bug(*(Look, "_has_work", "page.next is None and", "False and", _LOOK),
+    Bug(*(OpenPages, "_has_work", "page.next is None and", "False and", _LOOK),
         {"pages": "cc.", "ended": [], "stalled": ["run 2"]}),
-    Bug(*(Look, "_chain", "pages[-2].number", "pages[-1].number", _LOOK),
+    Bug(*(OpenPages, "_chain", "pages[-2].number", "pages[-1].number", _LOOK),
         {"pages": "cccd", "ended": [], "stalled": ["run 3", "run 4"]}),
-    Bug(*(Look, "count_forgotten", "min(self.closed[chain], page.number)", "self.closed[chain]"),
+    Bug(*(OpenPages, "count_missed", "min(self.closed[chain], page.number)", "self.closed[chain]"),
         test_the_next_look_begins_with_pages_that_could_not_be_counted),
     Bug(*(runs, "_transition", "run.state == expected", "True"),
         test_only_a_run_that_runs_is_cancelled_and_only_a_cancelled_one_resumed,

@@ -59,7 +59,7 @@ class Timeline:
     # The heart
 
     @contextlib.contextmanager
-    def beating(self, beat: Callable[[], None], every_s: float) -> Iterator[None]:
+    def heartbeat(self, beat: Callable[[], None], every_s: float) -> Iterator[None]:
         is_over = []
 
         def happen() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rollforward.continuations.pages import closing
 from rollforward.testing.explorer import NO_SWEEPS
 from rollforward.testing.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
-from rollforward.testing.leftovers import left_behind
+from rollforward.testing.leftovers import remaining_rows
 from rollforward.testing.world import in_threads
 from tests.infra.faults.explorer import Explorer
 from tests.infra.world import Services, World
@@ -85,7 +85,7 @@ def test_a_job_is_told_wherever_the_last_delivery_of_its_run_breaks(
 
         with world.context():
             assert FinishCall.get_by_id(run_id).count >= 1, fired
-            assert left_behind() == [], fired
+            assert remaining_rows() == [], fired
         if not fired:
             break
     assert at > 8

@@ -127,7 +127,7 @@ def test_a_slow_delivery_that_ends_after_all_is_no_death(queue: Queue, world: Wo
         counts = [attempts.begin(world.clients, slow), attempts.begin(world.clients, next_one)]
         attempts.end_later(world.clients, slow)
         counts.append(attempts.begin(world.clients, delivery(5, "504")))
-        attempts.end_well(next_one)
+        attempts.finish_delivery(next_one)
 
     assert counts == [0, 1, 1]
     assert rows(world) == []

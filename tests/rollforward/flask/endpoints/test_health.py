@@ -17,7 +17,7 @@ def test_services_are_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> No
         asked_at_s.append(now_s[0])
         return {"datastore": len(asked_at_s) == 1}
 
-    monkeypatch.setattr(health, "_ask", ask)
+    monkeypatch.setattr(health, "_check", ask)
     states = health.ServiceHealth(elapsed_s=lambda: now_s[0])
     answers = []
     for now_s[0] in (100.0, 100.9, 101.1, 101.5, 102.2):
@@ -42,7 +42,7 @@ def test_nobody_waits_for_a_service_that_another_caller_asks(
         other.join(10)
         return {"datastore": False}
 
-    monkeypatch.setattr(health, "_ask", ask)
+    monkeypatch.setattr(health, "_check", ask)
     states = health.ServiceHealth(elapsed_s=lambda: now_s[0])
     states.states()
     now_s[0] = 102.0

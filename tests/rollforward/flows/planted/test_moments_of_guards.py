@@ -245,7 +245,7 @@ def test_a_task_that_is_given_up_fails_no_flow_at_work(world: World) -> None:
     with pytest.raises(LeasedError):
         delivery.give_up(world.clients, FlowArgs(RUN_ID), "gave up")
     assert row().state == "running"
-    attempt.give_back()
+    attempt.release()
     assert settle(world).state == "succeeded"
     delivery.give_up(world.clients, FlowArgs(RUN_ID), "gave up")
     assert row().state == "succeeded"
@@ -389,7 +389,7 @@ def test_the_sweep_leaves_a_flow_that_is_due_no_more(world: World) -> None:
     run(world, lambda step: step.sleep("long", days=45))
     before = row()
     now_utc = naive_utc(world.clock.now())
-    assert transact(lambda: sweep._postpone([run_key(RUN_ID)], now_utc)) == []
+    assert transact(lambda: sweep._reschedule([run_key(RUN_ID)], now_utc)) == []
     assert row() == before
 
 

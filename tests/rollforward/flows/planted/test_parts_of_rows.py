@@ -19,7 +19,7 @@ from rollforward.flows.rows import events, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, FlowValue, run_key
 from rollforward.flows.rows.records import DONE, FAILED, WAITING, StepRecord
 from rollforward.flows.steps import calls, waits
-from rollforward.flows.steps.attempt import FlowAttempt, Noted
+from rollforward.flows.steps.attempt import FlowAttempt, VersionNote
 from rollforward.flows.wakes import FlowArgs
 from rollforward.tasks.errors import Retry, Unavailable
 from tests.infra.memory_datastore import Memory, offline
@@ -58,7 +58,7 @@ def test_a_step_takes_the_oldest_event_of_its_name_and_leaves_all_others() -> No
     assert (record.state, record.event_id, record.event_at, record.value) == (DONE, "go1", 1.0, "1")
     assert ids(row) == ["other0", "go2", "other3"]
 
-    events.give_back(row, record)
+    events.restore(row, record)
     assert ids(row) == ["go1", "other0", "go2", "other3"]
     assert events.taken(row, StepRecord("wait", event="go"), 9.0) == record
 
@@ -75,7 +75,7 @@ def test_an_event_that_has_come_counts_although_the_time_is_over() -> None:
 
 def test_a_row_knows_the_newest_ids() -> None:
     """W9: an old event may come twice; a new one may not."""
-    assert events.newest_ids({"a": "1", "b": "2", "c": "3"}, 2) == {"b": "2", "c": "3"}
+    assert events.last_ids({"a": "1", "b": "2", "c": "3"}, 2) == {"b": "2", "c": "3"}
 
 
 @pytest.mark.parametrize(("text", "chunks"), [("€" * 100, 0), ("€" * 101, 1), ("x" * 900_001, 2)])
@@ -92,12 +92,12 @@ def test_who_waits_for_a_version_waits_since_the_first_refusal() -> None:
     """W20: until one goes on with it."""
     row = row_with()
     before = row.other_version_since = datetime.datetime(2030, 5, 1, 11)  # noqa: DTZ001
-    Noted("a step is missing").sign(row, CLIENTS)
+    VersionNote("a step is missing").sign(row, CLIENTS)
     assert (row.other_version, row.other_version_since) == ("a step is missing", before)
 
-    Noted("").sign(row, CLIENTS)
+    VersionNote("").sign(row, CLIENTS)
     assert (row.other_version, row.other_version_since) == (None, None)
-    Noted("a step is missing").sign(row, CLIENTS)
+    VersionNote("a step is missing").sign(row, CLIENTS)
     assert row.other_version_since == NOON.replace(tzinfo=None)
 
 
@@ -255,7 +255,7 @@ def test_a_step_pauses_as_it_says_until_its_time_is_up(
         run_id="probe|f1",
         is_undoing=False,
         now_s=NOON.timestamp,
-        go_on_or_wait=lambda decide: decide(row),
+        continue_or_wait=lambda decide: decide(row),
         change=lambda decide, rows: decide(row),
     )
     calls._failed(attempt, call, StepRecord("outside", began=1.0, is_called=True), error)
@@ -320,7 +320,7 @@ def test_a_wake_by_the_sweep_is_never_for_nothing(
     if due_s is not None:
         late = datetime.timedelta(seconds=due_s) + wakes.GRACE
         row.due = (NOON + late).replace(tzinfo=None)
-    assert turns._came_for_nothing(CLIENTS, row, lane=None) is is_for_nothing  # type: ignore[arg-type]
+    assert turns._is_unneeded(CLIENTS, row, lane=None) is is_for_nothing  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_free", [False, True])
@@ -352,7 +352,7 @@ BUGS = (
         (Suspended,),
     ),
     Bug(
-        *(turns, "_came_for_nothing", "if row.sweeps:", "if False:", _SWEPT),
+        *(turns, "_is_unneeded", "if row.sweeps:", "if False:", _SWEPT),
         {"sweeps": 1, "due_s": None, "is_for_nothing": False},
     ),
     Bug(
@@ -385,7 +385,7 @@ BUGS = (
         test_a_step_takes_the_oldest_event_of_its_name_and_leaves_all_others,
     ),
     Bug(
-        *(events, "give_back", "[event, *row.events]", "[*row.events, event]"),
+        *(events, "restore", "[event, *row.events]", "[*row.events, event]"),
         test_a_step_takes_the_oldest_event_of_its_name_and_leaves_all_others,
     ),
     Bug(
@@ -397,7 +397,7 @@ BUGS = (
         "in enumerate(() if 0 < record.until <= now_s else row.events)",
         test_an_event_that_has_come_counts_although_the_time_is_over,
     ),
-    Bug(*(events, "newest_ids", "[-most:]", "[:most]"), test_a_row_knows_the_newest_ids),
+    Bug(*(events, "last_ids", "[-most:]", "[:most]"), test_a_row_knows_the_newest_ids),
     Bug(
         *(values, "stored", "len(data) <= MAX_INLINE_BYTES", "len(text) <= MAX_INLINE_BYTES"),
         *(test_a_value_is_in_rows_beyond_so_many_bytes, {"text": "€" * 101, "chunks": 1}),
@@ -407,7 +407,7 @@ BUGS = (
         *(test_a_value_is_in_rows_beyond_so_many_bytes, {"text": "x" * 900_001, "chunks": 2}),
     ),
     Bug(
-        *(Noted, "sign", "row.other_version_since or ", ""),
+        *(VersionNote, "sign", "row.other_version_since or ", ""),
         test_who_waits_for_a_version_waits_since_the_first_refusal,
     ),
     Bug(

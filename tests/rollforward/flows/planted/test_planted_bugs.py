@@ -48,7 +48,7 @@ CHANGES = (
         {"is_in_transaction": False},
     ),
     Bug(
-        *(wakes._Wakes, "on_give_up", "self.on_commit()", "pass"),
+        *(wakes._Wakes, "on_outcome_unknown", "self.on_commit()", "pass"),
         moments.test_a_start_in_doubt_that_was_made_waits_for_no_sweep,
         {"is_in_transaction": True},
     ),
@@ -110,7 +110,7 @@ CHANGES = (
         moments.test_a_flow_that_is_being_undone_runs_no_step_again,
     ),
     Bug(
-        *(changes, "_drop_from", "events.give_back(row, records[name])", "pass"),
+        *(changes, "_drop_from", "events.restore(row, records[name])", "pass"),
         undone.test_a_retry_from_a_step_gives_its_events_back_and_new_keys,
     ),
     Bug(
@@ -122,7 +122,7 @@ CHANGES = (
         stepping.test_a_step_fails_as_often_as_it_may_and_the_code_goes_another_way,
     ),
     Bug(
-        *(events, "newest_ids", "[-most:]", ""),
+        *(events, "last_ids", "[-most:]", ""),
         undone.test_a_retry_is_made_once_for_its_request,
     ),
     Bug(
@@ -175,12 +175,12 @@ LEASES = (
         errors=(Suspended,),
     ),
     Bug(
-        *(Attempt, "_written", "is_there and self.row.written_by in decisions", "False"),
+        *(Attempt, "_find_write", "is_there and self.row.written_by in decisions", "False"),
         takeover.test_a_wait_whose_reply_is_lost_is_a_wait,
         errors=(LeasedError,),
     ),
     Bug(
-        *(Attempt, "_written", "self.row.generation != self._generation", "False"),
+        *(Attempt, "_find_write", "self.row.generation != self._generation", "False"),
         moments.test_a_write_whose_reply_is_lost_is_none_of_a_flow_that_was_retried_since,
     ),
     Bug(
@@ -206,7 +206,7 @@ LEASES = (
         {"ends": "returns"},
     ),
     Bug(
-        *(delivery, "_succeed", "if row.state == UNDOING:", "if False:"),
+        *(delivery, "_finish", "if row.state == UNDOING:", "if False:"),
         undone.test_a_change_during_the_last_write_is_not_lost,
         {"act": probe.cancel},
     ),
@@ -240,7 +240,7 @@ STEPS = (
         {"kind": "outside"},
     ),
     Bug(
-        *(calls, "_claim", "_check_begun(row, call)", "pass"),
+        *(calls, "_claim", "_check_can_start(row, call)", "pass"),
         moments.test_a_step_does_not_begin_in_a_flow_that_was_cancelled_just_before,
         {"kind": "outside"},
     ),
@@ -288,11 +288,11 @@ STEPS = (
         bad_input.test_a_mistake_of_the_code_fails_the_flow,
     ),
     Bug(
-        *(entities.FlowRun, "check_room", "size > MAX_STEPS_BYTES", "False"),
+        *(entities.FlowRun, "check_capacity", "size > MAX_STEPS_BYTES", "False"),
         bad_input.test_a_flow_that_has_outgrown_its_row_fails_and_is_undone,
     ),
     Bug(
-        *(entities.FlowRun, "has_room_for", "len(value) <= ROOMY_BYTES and ", "True or "),
+        *(entities.FlowRun, "has_capacity_for", "len(value) <= ROOMY_BYTES and ", "True or "),
         limits.test_large_results_are_in_the_row_as_long_as_it_has_room,
         {"kind": "outside"},
     ),
@@ -398,11 +398,11 @@ WAITS = (
         moments.test_a_batch_that_is_retried_runs_again,
     ),
     Bug(
-        *(sweep, "_postpone", " and row.due <= now_utc", ""),
+        *(sweep, "_reschedule", " and row.due <= now_utc", ""),
         moments.test_the_sweep_leaves_a_flow_that_is_due_no_more,
     ),
     Bug(
-        *(sweep, "_postpone", "row.sweeps += 1", "pass"),
+        *(sweep, "_reschedule", "row.sweeps += 1", "pass"),
         waiting.test_the_sweep_does_not_flood_a_slow_queue,
     ),
     Bug(

@@ -65,10 +65,10 @@ def test_writers_believe_in_an_epoch_until_it_is_gone() -> None:
     gone = epochs.gone_at(epoch, 10.0).replace(tzinfo=datetime.UTC)
     for early_s, is_open in ((0.001, True), (0, False)):
         machine.at_s = (gone - NOON).total_seconds() - early_s
-        assert of_process._may_be_open(machine, SLOT, epoch) is is_open
+        assert of_process._is_valid_epoch(machine, SLOT, epoch) is is_open
     machine.at_s = 0
-    assert not of_process._may_be_open(machine, Slot("tallies", "other"), epoch)
-    assert not of_process._may_be_open(machine, Slot("others", "t"), epoch)
+    assert not of_process._is_valid_epoch(machine, Slot("tallies", "other"), epoch)
+    assert not of_process._is_valid_epoch(machine, Slot("others", "t"), epoch)
 
 
 def test_what_is_measured_in_one_of_some_shards_counts_for_all() -> None:
@@ -112,7 +112,7 @@ BUGS = (
     Bug(*(Epochs, "_private", "private.due - self._period <= at < private.due"),
         "private.due - self._period <= at", _OF_ONE, {"later_s": 4, "is_shared_again": False}),
     Bug(*(epochs, "gone_at", "period_s + FORGOTTEN_AFTER_S", "period_s", _GONE)),
-    Bug(*(Epochs, "_may_be_open", "epoch.key_hash == slot.key_hash and ", "", _GONE)),
+    Bug(*(Epochs, "_is_valid_epoch", "epoch.key_hash == slot.key_hash and ", "", _GONE)),
     Bug(*(adaptive, "next_policy", "policy.shards * items_per_s", "items_per_s", _RATE)),
     Bug(*(adaptive, "read", "min(max(policy.shards, 1), limits.shards)", "policy.shards", _RATE)),
 )  # fmt: skip

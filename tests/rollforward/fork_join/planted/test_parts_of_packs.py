@@ -263,7 +263,7 @@ def test_a_transaction_in_doubt_is_looked_at_again_and_no_other(
     for key, pack in (("t", pack_of(1, "a")), ("u", pack_of(1, "b"))):
         inserts._admissions[key] = Admission(Slot("tallies", key), EPOCH, due)
         inserts._packs[key] = pack
-    inserts.on_give_up()
+    inserts.on_outcome_unknown()
 
     again = NOON + datetime.timedelta(seconds=3)
     looks = [((EPOCH, "doubt", "a"), again), ((EPOCH, "doubt", "b"), again)]
@@ -354,7 +354,7 @@ BUGS = (
     Bug(*(fold, "_count_failure", "stored.fails_alone or is_alone", "is_alone", _PARKED), _ALONE),
     Bug(*(fold, "_count_failure", "if stored.fails_alone else MAX_FAILURES_OF_ALL", "", _PARKED),
         {**_ALONE, "fails_alone": False, "is_parked": False}),
-    Bug(*(fold, "_fold", "if half and not folded.nothing_succeeded:", "if half:"),
+    Bug(*(fold, "_fold", "if half and not folded.all_failed:", "if half:"),
         test_few_items_are_tried_while_nothing_succeeds, {"poison": "0123456789", "failed": 8}),
     Bug(*(parked, "_move", "        tag=stored.tag,\n", "", _PARKED), _ALONE),
     Bug(*(parked, "_move", "        keep_result=stored.keep_result,\n", "", _PARKED), _ALONE),
@@ -368,10 +368,10 @@ BUGS = (
     Bug(*(Joiners, "_left", "epochs.discard(clients, admission.slot, admission.epoch)", "pass",
           _LEFT), {"options": {"is_full": True}, "is_missed": False, "at_s": 0,
                    "joins": [(EPOCH, "full")] * 2, "discarded": 2}),
-    Bug(*(Joiners, "look_again", '"doubt", pack.id, at', '"doubt", at', _DOUBT),
+    Bug(*(Joiners, "fold_later", '"doubt", pack.id, at', '"doubt", at', _DOUBT),
         {"doubt": ConnectionError()}),
-    Bug(*(TransactionalInserts, "on_give_up", "self._transaction.doubt is not None", "False",
-          _DOUBT), {"doubt": ConnectionError()}),
+    Bug(*(TransactionalInserts, "on_outcome_unknown", "self._transaction.doubt is not None",
+          "False", _DOUBT), {"doubt": ConnectionError()}),
     Bug(*(Epochs, "_step_in", "clients.cache.incr_existing(lock, -steps)", "pass"),
         test_a_writer_that_finds_an_epoch_closed_leaves_no_trace_in_it),
     Bug(*(sweep, "drain", "len(keys) == MAX_HERE", "len(keys) > MAX_HERE"),

@@ -79,6 +79,6 @@ def test_the_search_finds_a_commit_that_is_not_guarded() -> None:
             key.delete()
 
     # Not by `monkeypatch`: it would put the search's own commit back after the search has gone.
-    planted = mock.patch.object(fork_join_fold, "commit_unchanged", unguarded)
+    planted = mock.patch.object(fork_join_fold, "commit_if_current", unguarded)
     with planted, pytest.raises(AssertionError, match="Counter"):
         walk(searched(GUARDED, DUPLICATE, writers=writers_of("a", GUARDED)), GUARDED, at_least=0)

@@ -137,16 +137,16 @@ def _keeps_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _moves_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version puts tasks that wait behind all others, although the lane has an order."""
-    sound = ends.postpone
+    sound = ends.reschedule
 
-    def postpone(holder: claims.Holder, *args: Any) -> Any:
+    def reschedule(holder: claims.Holder, *args: Any) -> Any:
         declared, holder.lane = holder.lane, Lane(NAME)
         try:
             return sound(holder, *args)
         finally:
             holder.lane = declared
 
-    monkeypatch.setattr(ends, "postpone", postpone)
+    monkeypatch.setattr(ends, "reschedule", reschedule)
 
 
 @pytest.mark.parametrize(

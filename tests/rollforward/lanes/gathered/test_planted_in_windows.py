@@ -268,7 +268,7 @@ def _knows_no_call_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _believes_in_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run begins however old its claim is."""
-    monkeypatch.setattr(claims.Holder, "may_begin", lambda self: True)
+    monkeypatch.setattr(claims.Holder, "can_start", lambda self: True)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -204,7 +204,7 @@ def _reads_the_state_first(monkeypatch: pytest.MonkeyPatch) -> None:
             return None, None
         return task.key.get(), state
 
-    monkeypatch.setattr(ends, "_mine", mine)
+    monkeypatch.setattr(ends, "_owned", mine)
 
 
 @sampling.minute

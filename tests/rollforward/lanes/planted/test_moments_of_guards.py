@@ -253,7 +253,7 @@ def test_a_delivery_that_has_lost_its_claim_ends_no_task(world: World, end: str)
 
     def come_late() -> None:
         if end == "later":
-            ends.postpone(late, claimed.tasks[0], ends.Later(5, "its service is away"))
+            ends.reschedule(late, claimed.tasks[0], ends.Later(5, "its service is away"))
         else:
             ends.give_up(late, claimed.tasks[0], write, "nobody is in")
 
@@ -274,10 +274,10 @@ def test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was(
     drop_hints(world)
     late, claimed = take(world, SHARED)
     ends.finish(late, claimed.tasks[0])
-    sound = ends._mine
+    sound = ends._owned
 
     def mine(*args: Any) -> Any:
-        monkeypatch.setattr(ends, "_mine", sound)
+        monkeypatch.setattr(ends, "_owned", sound)
         rows = sound(*args)
         if is_over:
             states.over_in(world.clients).add(late.claim.owner)
@@ -288,9 +288,9 @@ def test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was(
         with world.clients.context():
             bury(world, late)
 
-    monkeypatch.setattr(ends, "_mine", mine)
+    monkeypatch.setattr(ends, "_owned", mine)
     if end == "later":
-        assert not ends.postpone(late, claimed.tasks[1], ends.Later(5, "its service is away"))
+        assert not ends.reschedule(late, claimed.tasks[1], ends.Later(5, "its service is away"))
     else:
         ends.give_up(late, claimed.tasks[1], write, "nobody is in")
     left = waiting(late.lane_id).fetch(keys_only=True)
@@ -315,7 +315,7 @@ def test_a_commit_that_comes_late_ends_no_task_that_was_given_back(
 
     monkeypatch.setattr(optimistic_transaction, "apply_together", unheard)
     acts = {
-        "later": lambda: ends.postpone(late, ada, ends.Later(5, "its service is away")),
+        "later": lambda: ends.reschedule(late, ada, ends.Later(5, "its service is away")),
         "never": lambda: ends.give_up(late, ada, write, "nobody is in"),
     }
     with pytest.raises(rpc_errors.DeadlineExceeded):
@@ -351,7 +351,7 @@ def test_a_beat_that_took_too_long_lets_no_task_begin(
     monkeypatch.setattr(claims, "transact_by_version", slow)
     holder.monotonic = lambda: now_s[0]
     holder._confirmed_s = 0.0
-    assert not holder.may_begin()
+    assert not holder.can_start()
     assert not holder.is_lost
 
 
@@ -390,20 +390,20 @@ def test_a_task_that_could_not_be_put_off_stays_the_first_of_its_order(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K3: it has begun, so one whose commit was late, at an earlier place, comes later."""
-    sound = ends.postpone
+    sound = ends.reschedule
 
     def wait_once(name: str) -> None:
         if DESK.begun == ["ada:0", "ada:1"]:
             raise Retry("not yet")
 
-    def postpone(*args: Any) -> bool:
-        monkeypatch.setattr(ends, "postpone", sound)
+    def reschedule(*args: Any) -> bool:
+        monkeypatch.setattr(ends, "reschedule", sound)
         raise rpc_errors.ServiceUnavailable("made by the test")  # type: ignore[no-untyped-call]
 
     DESK.before = wait_once
     send(world.clients, IN_ORDER, "ada", 0, 1)
     drop_hints(world)
-    monkeypatch.setattr(ends, "postpone", postpone)
+    monkeypatch.setattr(ends, "reschedule", reschedule)
     with pytest.raises(rpc_errors.ServiceUnavailable):
         wake(world, IN_ORDER)
     early_id = "test-in-order|ada|0000000000000017-early"

@@ -21,7 +21,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    place_of,
+    position_of,
     state_key,
     task_key,
     time_of,
@@ -197,7 +197,7 @@ def test_a_key_is_unblocked_by_the_dead_task_that_blocks_it_and_by_no_other(
             "put_first_in_transaction" if dead_id == "d1" else "add_in_transaction",
         ),
         (
-            lambda: control.let_pass(machine, lane_of(), KEY, dead_id=dead_id),
+            lambda: control.unblock(machine, lane_of(), KEY, dead_id=dead_id),
             "wake_after_transaction" if dead_id == "d1" else "",
         ),
     ]
@@ -263,7 +263,7 @@ def test_a_task_that_a_clock_far_ahead_has_placed_is_due() -> None:
     lane = lane_of(due_at=lambda task, state: time_of(task.key.id()))
     for ahead_s, is_due in ((0, True), (1, False), (CLOCK_SKEW_S, False), (CLOCK_SKEW_S + 1, True)):
         at = NOON + datetime.timedelta(seconds=ahead_s)
-        key = task_key(id_at(KEY, place_of(at), "c0ffee"))
+        key = task_key(id_at(KEY, position_of(at), "c0ffee"))
         assert sweep._is_due(machine, lane, LaneTask(key=key), NOON) is is_due
         later = LaneTask(key=key, not_before=at.replace(tzinfo=None))
         assert sweep._is_due(machine, lane, later, NOON) is (ahead_s == 0)
@@ -316,10 +316,10 @@ def test_the_rest_of_a_window_belongs_to_its_period() -> None:
     """G8: calls beyond it begin a new one."""
     rows = [LaneTask(key=task_key(f"{KEY}|{place}")) for place in ("03", "04")]
     before = Window(began_ms=7, rest_until="03")
-    rest = before.begun(rows, "", NOON_MS)
+    rest = before.started(rows, "", NOON_MS)
     assert (rest.calls, rest.began_ms, rest.rest_until) == (("03", "04"), 7, "")
-    assert Window(began_ms=7, rest_until="02").begun(rows, "", NOON_MS).began_ms == NOON_MS
-    assert Window(began_ms=7).begun(rows, "04", NOON_MS).began_ms == NOON_MS
+    assert Window(began_ms=7, rest_until="02").started(rows, "", NOON_MS).began_ms == NOON_MS
+    assert Window(began_ms=7).started(rows, "04", NOON_MS).began_ms == NOON_MS
 
 
 def test_a_window_that_no_version_reads_waits_since_the_first_refusal() -> None:
@@ -353,7 +353,7 @@ BUGS = (
         {"dead_id": "d2"},
     ),
     Bug(
-        *(control, "let_pass", "state.blocked_by != dead_id", "not state.blocked_by", _BLOCK),
+        *(control, "unblock", "state.blocked_by != dead_id", "not state.blocked_by", _BLOCK),
         {"dead_id": "d2"},
     ),
     Bug(*(control, "_drain", "        arguments.release(clients, body)\n", "", _DRAIN)),
@@ -414,7 +414,7 @@ BUGS = (
         *(test_a_task_may_begin_when_the_rate_says_so_and_not_before, {"burst": 3}),
     ),
     Bug(
-        *(Rate, "_sound", " + 1000 * CLOCK_SKEW_S", ""),
+        *(Rate, "_valid", " + 1000 * CLOCK_SKEW_S", ""),
         *(test_a_task_may_begin_when_the_rate_says_so_and_not_before, {"burst": 1}),
     ),
     Bug(*(timing.Debounce, "due", "min(", "max("), test_a_window_ends_by_its_timing),
@@ -424,11 +424,11 @@ BUGS = (
     ),
     Bug(*(windows, "milliseconds", "-int(-at", "int(at"), test_a_window_ends_by_its_timing),
     Bug(
-        *(Window, "begun", "self.began_ms if is_rest and self.began_ms else now_ms", "now_ms"),
+        *(Window, "started", "self.began_ms if is_rest and self.began_ms else now_ms", "now_ms"),
         test_the_rest_of_a_window_belongs_to_its_period,
     ),
     Bug(
-        *(Window, "begun", "calls[0] <= self.rest_until", "calls[-1] <= self.rest_until"),
+        *(Window, "started", "calls[0] <= self.rest_until", "calls[-1] <= self.rest_until"),
         test_the_rest_of_a_window_belongs_to_its_period,
     ),
     Bug(

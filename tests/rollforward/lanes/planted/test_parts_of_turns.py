@@ -20,7 +20,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    place_of,
+    position_of,
     state_key,
     task_key,
 )
@@ -220,13 +220,13 @@ def test_a_task_that_waits_is_behind_others_or_in_an_order_at_its_place(
         state.set_claims([])
         Memory.current.put(state)
     until = NOON + datetime.timedelta(seconds=2)
-    moved = task_key(id_at(KEY, place_of(until), "c0ffee"))
-    ended = [ends.postpone(holder, task, ends.unknown("new")) for _ in range(2 if order else 1)]
+    moved = task_key(id_at(KEY, position_of(until), "c0ffee"))
+    ended = [ends.reschedule(holder, task, ends.unknown("new")) for _ in range(2 if order else 1)]
     if not order:
-        ended.append(ends.postpone(holder, task, ends.unknown("new")))
+        ended.append(ends.reschedule(holder, task, ends.unknown("new")))
 
     pause = datetime.timedelta(seconds=ends.VERSION_PAUSE_S)
-    moved = task_key(id_at(KEY, place_of(NOON + pause), "c0ffee"))
+    moved = task_key(id_at(KEY, position_of(NOON + pause), "c0ffee"))
     place, elsewhere = (task.key, moved) if order or not is_there else (moved, task.key)
     row = Memory.current.get(place)
     assert Memory.current.get(elsewhere) is None
@@ -267,7 +267,7 @@ def test_a_task_is_given_up_by_its_handler_as_long_as_that_may_fail(
 
     monkeypatch.setattr(ends, "deliveries", SimpleNamespace(begin=begin))
     monkeypatch.setattr(ends, "_bury", lambda *args: ended.append("buried"))
-    monkeypatch.setattr(ends, "_finish_whole", lambda *a, **o: ended.append("handled"))
+    monkeypatch.setattr(ends, "_finish_all", lambda *a, **o: ended.append("handled"))
     declared: Any = SimpleNamespace(
         on_give_up=handle if handler else None, read=lambda body: body, max_attempts=3
     )
@@ -401,17 +401,17 @@ BUGS = (
         test_the_first_task_of_a_claim_is_the_head_of_its_order, {"order": True}),
     Bug(*(lookups, "has_due_task", "lane.order or ", ""),
         test_a_key_has_a_task_that_is_due, {"waits": "+", "order": True, "is_due": True}),
-    Bug(*(ends, "postpone", "row.unknown_since or naive_utc(now_utc)", "naive_utc(now_utc)",
+    Bug(*(ends, "reschedule", "row.unknown_since or naive_utc(now_utc)", "naive_utc(now_utc)",
           _WAITS), {"order": False, "is_there": True}),
-    Bug(*(ends, "postpone", "return state is not None and not lane.order and", "return False and",
+    Bug(*(ends, "reschedule", "return state is not None and not lane.order and", "return False and",
           _WAITS), {"order": False, "is_there": True}),
-    Bug(*(ends, "postpone", "arguments.keep(clients, task.body.encode())", "pass", _WAITS),
+    Bug(*(ends, "reschedule", "arguments.keep(clients, task.body.encode())", "pass", _WAITS),
         {"order": True, "is_there": True}),
     Bug(*(ends, "give_up", " and task.failures < 2 * declared.max_attempts", "", _GIVEN_UP),
         {"failures": 6, "handler": "fails", "end": "buried"}),
     Bug(*(ends, "_bury", "cancellation.note_death(handle, dead_id)", "pass", _BURIED),
         {"blocks": False, "is_mine": True}),
-    Bug(*(ends, "_mine", "state is None or state.claim_of(holder.claim.owner) is None", "False",
+    Bug(*(ends, "_owned", "state is None or state.claim_of(holder.claim.owner) is None", "False",
           _BURIED), {"blocks": True, "is_mine": False}),
     Bug(*(adding, "add_placed", "ndb.put_multi(missing)", "pass"),
         test_messages_that_have_their_places_let_the_others_have_theirs, {"there": "b"},

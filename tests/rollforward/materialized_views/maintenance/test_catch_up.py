@@ -13,7 +13,7 @@ from rollforward.materialized_views.definitions import identity
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, marker_key
 from rollforward.materialized_views.maintenance import catch_up
 from rollforward.materialized_views.maintenance.audit import row_marker_of
-from rollforward.materialized_views.maintenance.catch_up import DRAWN, MANY, awaited_updates
+from rollforward.materialized_views.maintenance.catch_up import DRAWN, MANY, missing_updates
 from rollforward.materialized_views.maintenance.walks import CATCH_UP, CONFIRM, Walk
 from rollforward.materialized_views.updating import transport
 from rollforward.outbox.entities import OutboxTask, rows_of_tags
@@ -204,18 +204,18 @@ def test_a_source_whose_update_is_unknown_waits_and_holds_no_other_up(here: Worl
         marker.put()
 
     assert reads(here, sources)[0] == [False] + [True] * (COUNT - 1)
-    assert awaited_updates(TABLE, sources[:2]) == [[], [""]]
+    assert missing_updates(TABLE, sources[:2]) == [[], [""]]
 
 
 def draw_for_all(clients: Any, walk: Walk, sources: Sequence[Any]) -> list[bool]:
     """Planted: what holds of the sources that were drawn holds of all."""
     drawn = clients.random.sample(sources, DRAWN)
-    return [any(awaited_updates(walk.table, drawn))] * len(sources)
+    return [any(missing_updates(walk.table, drawn))] * len(sources)
 
 
 def behind_however_new(clients: Any, walk: Walk, sources: Sequence[Any], began: object) -> bool:
     """Planted: what was sent after the walk began counts, too."""
-    drawn = awaited_updates(walk.table, clients.random.sample(sources, DRAWN))
+    drawn = missing_updates(walk.table, clients.random.sample(sources, DRAWN))
     return sum(map(bool, drawn)) >= MANY
 
 
@@ -224,7 +224,9 @@ def test_a_look_that_misses_what_waits_is_found(
     here: World, monkeypatch: pytest.MonkeyPatch, is_of_old: bool
 ) -> None:
     if is_of_old:  # Planted: outbox rows alone are looked for.
-        monkeypatch.setattr(transport, "packs_tagged_under", lambda prefix: rows_of_tags("none:"))
+        monkeypatch.setattr(
+            transport, "packs_with_tag_prefix", lambda prefix: rows_of_tags("none:")
+        )
     else:
         monkeypatch.setattr(catch_up, "has_pending_rows", lambda table: False)
     with pytest.raises(AssertionError):
@@ -238,6 +240,6 @@ def test_draws_that_stand_for_all_are_found(here: World, monkeypatch: pytest.Mon
 
 
 def test_draws_without_a_time_are_found(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catch_up, "_is_behind", behind_however_new)
+    monkeypatch.setattr(catch_up, "_has_backlog", behind_however_new)
     with pytest.raises(AssertionError):
         test_sources_that_are_saved_again_and_again_hold_no_other_up(here, CATCH_UP)

@@ -214,6 +214,6 @@ def test_a_catalog_knows_of_the_tables_that_are_read_and_built_and_of_no_other()
 
     catalog = changes.delisted(catalog, ByGrade.name, first)
 
-    assert third in catalog.awaited(ByGrade)
+    assert third in catalog.required_tables(ByGrade)
     assert set(catalog.begun_with) == {second, third}
     assert list(catalog.dropping(ByGrade.name)) == []

@@ -268,8 +268,8 @@ def test_a_difference_counts_when_it_is_found_twice_and_nothing_is_in_flight() -
     found, changed = audit.Doubt("row 1 is wrong", 1), audit.Doubt("row 1 is wrong", 2)
     in_flight = audit.Doubt("row 1 is wrong", 1, is_pending=True)
 
-    assert isinstance(audit.judge(found, found), RefusedItemError)
+    assert isinstance(audit.compare(found, found), RefusedItemError)
     for first, second in ((found, changed), (in_flight, found), (found, in_flight)):
-        assert isinstance(audit.judge(first, second), DeferredItemError)
-    assert audit.judge(None, found) is None
-    assert audit.judge(found, None) is None
+        assert isinstance(audit.compare(first, second), DeferredItemError)
+    assert audit.compare(None, found) is None
+    assert audit.compare(found, None) is None

@@ -131,21 +131,21 @@ def test_a_build_takes_its_steps_one_after_the_other(
         taken.append(f"{step}?")
         return step in ("backfill", "catch-up", "confirm")[:done]
 
-    def hold_departed(*_: object) -> bool:
+    def hold_removed(*_: object) -> bool:
         taken.append("departed?")
         return done < 4
 
     monkeypatch.setattr(rebuild, "transact", lambda body: body())
-    monkeypatch.setattr(rebuild, "hold_departed", hold_departed)
+    monkeypatch.setattr(rebuild, "hold_removed", hold_removed)
     build._contributor = SimpleNamespace(transport=None)
     build._is_done, build._walks_of = is_done, lambda *args: []
     build._tables = SimpleNamespace(
-        let_wait=lambda *args: taken.append("let wait"),
+        add_required=lambda *args: taken.append("let wait"),
         swap=lambda *args: taken.append("swap") is None,
     )
     build._definitions = SimpleNamespace(downstream_of=lambda name: [])
     build.advance = lambda *args: taken.append("advance")
-    build._go_on(None, Catalogs(BY_SCHOOL).catalog, BY_SCHOOL)
+    build._continue(None, Catalogs(BY_SCHOOL).catalog, BY_SCHOOL)
 
     assert taken == steps
 
@@ -214,13 +214,13 @@ BUGS = (
          "after": [(1, 2), (1, 2), (1, 2)]}),
     Bug(*(Tables, "swap", "{**ours, **dict.fromkeys(catalog.downstream_of(view))}", "ours", _SWAP),
         {**_SWAPPED, "is_known_here": False}),
-    Bug(*(rebuild.ViewMaintenance, "_go_on", "if table not in catalog.awaited(view):",
+    Bug(*(rebuild.ViewMaintenance, "_continue", "if table not in catalog.required_tables(view):",
           "if False:", _STEPS), {"done": 4, "steps": _ALL_STEPS}),
-    Bug(*(rebuild.ViewMaintenance, "_go_on",
+    Bug(*(rebuild.ViewMaintenance, "_continue",
           "if not self._is_done(clients, walks, CONFIRM):", "if False:", _STEPS),
         {"done": 2, "steps": _ALL_STEPS[:4]}),
-    Bug(*(rebuild.ViewMaintenance, "_go_on",
-          "if hold_departed(clients, self._contributor.transport, walks):", "if False:", _STEPS),
+    Bug(*(rebuild.ViewMaintenance, "_continue",
+          "if hold_removed(clients, self._contributor.transport, walks):", "if False:", _STEPS),
         {"done": 3, "steps": _ALL_STEPS[:5]}),
     Bug(*(rebuild.ViewMaintenance, "_is_done", " and not run.totals.failed", ""),
         test_a_step_is_done_when_all_of_its_walks_have_ended_well,

@@ -18,7 +18,7 @@ from rollforward.materialized_views.entities import RowMarker, SourceMarker, mar
 from rollforward.materialized_views.maintenance import audit, catch_up
 from rollforward.materialized_views.updating import table_fold
 from rollforward.materialized_views.updating.contribute import Contributor
-from rollforward.materialized_views.updating.hints import Place
+from rollforward.materialized_views.updating.hints import FoldStart
 from rollforward.materialized_views.updating.markers import MarkerUpdate
 from rollforward.materialized_views.updating.pacing import TablePace
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
@@ -129,7 +129,7 @@ def test_updates_get_own_tasks_for_what_is_their_own_fault(
     fold._span = lambda part: contextlib.nullcontext()
     fold._pace = SimpleNamespace(note_write=written.append)
     fold._give_own_task = lambda rows: ends.append("own task")
-    fold._fold_halves = lambda part, *, is_lost=False: ends.append(
+    fold._split_and_fold = lambda part, *, is_lost=False: ends.append(
         "halves of a lost part" if is_lost else "halves"
     )
     saved = NOON.replace(tzinfo=None)
@@ -184,10 +184,10 @@ def test_a_fold_that_finds_only_busy_rows_goes_on_behind_them(
     """C1: as far as its listings reach, also where one row alone fills them."""
     waiting = [(f"{TABLE}:{letter}", str(n)) for n, letter in enumerate("aabbbbbc")]
 
-    def listed(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+    def list_unacked(table: str, after: str, limit: int) -> list[tuple[str, str]]:
         return [(id_, tag) for tag, id_ in waiting if tag >= after][:limit]
 
-    monkeypatch.setattr(table_fold, "listed", listed)
+    monkeypatch.setattr(table_fold, "list_unacked", list_unacked)
     monkeypatch.setattr(table_fold, "MAX_LISTED", 3)
     cache, starts = Cache(), list[str]()
     for listings in (1, 1, 3):
@@ -196,7 +196,7 @@ def test_a_fold_that_finds_only_busy_rows_goes_on_behind_them(
         fold: Any = object.__new__(table_fold._Fold)
         fold._show_progress = lambda: None
         fold._table, fold._has_passed_end, fold._later = TABLE, False, set()
-        fold._place = Place(machine, TABLE)
+        fold._place = FoldStart(machine, TABLE)
         fold._due, fold._parts = lambda found: [], lambda ids: []
         starts.append(fold._place.start)
         is_all = fold._run_paced()
@@ -261,7 +261,7 @@ def test_a_source_waits_until_its_row_holds_its_change(held: int | None) -> None
     sources = [ndb.Key("Student", "s1"), ndb.Key("Student", "s2")]
 
     is_there = held is not None and held >= 5
-    assert catch_up.awaited_updates(TABLE, sources) == [[] if is_there else ["of s1"], []]
+    assert catch_up.missing_updates(TABLE, sources) == [[] if is_there else ["of s1"], []]
 
 
 def test_the_updates_that_have_waited_longest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,8 @@ def test_tokens_wait_for_one_table_and_its_specification_stays() -> None:
         table(number, each) for each in (BY_SCHOOL, BY_CITY) for number in (1, 2)
     }
     catalog = changes.awaiting(catalog, BY_SCHOOL, table(2))
-    assert catalog.awaited(BY_SCHOOL) == {table(1), table(2)}
-    assert catalog.awaited(BY_CITY) == {table(1, BY_CITY)}
+    assert catalog.required_tables(BY_SCHOOL) == {table(1), table(2)}
+    assert catalog.required_tables(BY_CITY) == {table(1, BY_CITY)}
     for each, number in ((BY_SCHOOL, 2), (BY_CITY, 2)):
         spec = catalog.spec(table(number, each))
         assert spec is not None
@@ -212,7 +212,7 @@ def test_a_save_that_is_given_up_rings_if_it_may_be_committed(
     rings.rows["t"] = (BY_SCHOOL, {"r1": None})
     rings.on_retry(ConnectionError())
     rings.rows["t"][1]["r2"] = None
-    rings.on_give_up()
+    rings.on_outcome_unknown()
 
     assert asked == rung
 
@@ -227,7 +227,7 @@ def test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row(
     """C1: that is all, however few rows are behind its beginning."""
     waiting, folded = [f"t:{letter}" for letter in "abcd"], list[str]()
 
-    def listed(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+    def list_unacked(table: str, after: str, limit: int) -> list[tuple[str, str]]:
         return [(tag, tag) for tag in waiting if tag >= after][:limit]
 
     def fold_part(part: Any) -> bool:
@@ -235,7 +235,7 @@ def test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row(
         waiting.remove(folded[-1])
         return True
 
-    monkeypatch.setattr(table_fold, "listed", listed)
+    monkeypatch.setattr(table_fold, "list_unacked", list_unacked)
     fold: Any = object.__new__(table_fold._Fold)
     fold._show_progress = lambda: None
     fold._table, fold._has_passed_end, fold._later = "t", False, set()
@@ -274,10 +274,10 @@ BUGS = (
         {"held": (6, 9), "is_row_there": True, "message": None}),
     Bug(*(audit, "source_doubt", "if stored[row_key(table, row)] is None:", "if False:", _HOLDS),
         {"held": (5, 7), "is_row_there": False, "message": "is not there"}),
-    Bug(*(bell._Rings, "on_give_up", "self.on_commit()", "pass"),
+    Bug(*(bell._Rings, "on_outcome_unknown", "self.on_commit()", "pass"),
         test_a_save_that_is_given_up_rings_if_it_may_be_committed,
         {"doubt": ConnectionError(), "rung": ["r1", "r2"]}),
-    Bug(*(bell._Rings, "on_give_up", "self.transaction.doubt is not None", "True"),
+    Bug(*(bell._Rings, "on_outcome_unknown", "self.transaction.doubt is not None", "True"),
         test_a_save_that_is_given_up_rings_if_it_may_be_committed, {"doubt": None, "rung": []}),
 )  # fmt: skip
 

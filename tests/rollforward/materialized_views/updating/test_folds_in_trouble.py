@@ -58,7 +58,9 @@ def bodies_due(world: World) -> list[bytes]:
     return [body_of(world, due) for due in world.engine.due()]
 
 
-def fails(monkeypatch: pytest.MonkeyPatch, judge: Callable[[list[str]], Exception | None]) -> list:
+def fails(
+    monkeypatch: pytest.MonkeyPatch, compare: Callable[[list[str]], Exception | None]
+) -> list:
     """Let transactions of folds fail as a function of their rows says; return what was tried."""
     tried: list[list[str]] = []
     sound = apply.Applier.apply_many
@@ -66,7 +68,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, judge: Callable[[list[str]], Exceptio
     def apply_many(self: Any, clients: Any, table: str, rows: Any, unacked: Any) -> None:
         names = [row.row.strip('"') for row in rows]
         tried.append(names)
-        error = judge(names)
+        error = compare(names)
         if error is not None:
             raise error
         sound(self, clients, table, rows, unacked)

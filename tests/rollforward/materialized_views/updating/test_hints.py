@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollforward.materialized_views.updating import hints
-from rollforward.materialized_views.updating.hints import OwnTasks, Place
+from rollforward.materialized_views.updating.hints import FoldStart, OwnTasks
 from rollforward.outbox.entities import RowId
 
 pytestmark = pytest.mark.fast
@@ -92,19 +92,19 @@ def test_what_memcached_makes_up_is_no_hint(strange: bytes) -> None:
         clients.cache.values[f"views:{name}:{TABLE}"] = strange
 
     assert not OwnTasks(clients, TABLE).has("row", update(1))
-    assert Place(clients, TABLE).start == ""
+    assert FoldStart(clients, TABLE).start == ""
 
 
 def test_a_fold_begins_behind_the_row_that_the_last_one_passed() -> None:
     """C1: of its own table; nothing is written if none was passed."""
     clients = machine()
-    Place(clients, TABLE).store()
+    FoldStart(clients, TABLE).store()
     assert clients.cache.values == {}
-    place = Place(clients, TABLE)
+    place = FoldStart(clients, TABLE)
     place.pass_by(f"{TABLE}:é")
     place.store()
 
-    following = Place(clients, TABLE)
+    following = FoldStart(clients, TABLE)
     assert f"{TABLE}:é" < following.start < f"{TABLE}:é "
     clients.cache.values[f"views:place:{TABLE}0"] = clients.cache.values[f"views:place:{TABLE}"]
-    assert Place(clients, f"{TABLE}0").start == ""
+    assert FoldStart(clients, f"{TABLE}0").start == ""

@@ -181,19 +181,19 @@ def test_a_row_is_as_new_as_the_newest_save_of_its_fold(here: World) -> None:
 def saved_while_listed(world: World, views: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Save while a fold has listed what waits; return the folds that are due behind it."""
     views.save(world.clients, number("before", 1))
-    sound = table_fold.listed
+    sound = table_fold.list_unacked
 
     def save_meanwhile() -> None:
         with world.context():
             views.save(world.clients, number("meanwhile", 1, row="other"))
 
-    def listed(*args: Any) -> Any:
+    def list_unacked(*args: Any) -> Any:
         found = sound(*args)
         in_a_thread(save_meanwhile)
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(table_fold, "listed", listed)
+        patch.setattr(table_fold, "list_unacked", list_unacked)
         assert world.deliver(world.engine.due()[0].task_name) == 204
     return folds_of(world)
 

@@ -32,10 +32,10 @@ def test_beats_come_until_the_work_is_done() -> None:
     """One after another, and none is kept when the block has ended."""
     heart, done = ThreadedHeart(), threading.Event()
 
-    with heart.beating(counted(3, done), every_s=0.001):
+    with heart.heartbeat(counted(3, done), every_s=0.001):
         assert done.wait(PATIENCE_S)
 
-    assert not heart._beatings
+    assert not heart._heartbeats
 
 
 def test_work_that_is_done_in_time_has_no_beat() -> None:
@@ -43,10 +43,10 @@ def test_work_that_is_done_in_time_has_no_beat() -> None:
     heart, done = ThreadedHeart(), threading.Event()
 
     for _ in range(3):
-        with heart.beating(done.set, every_s=1000):
+        with heart.heartbeat(done.set, every_s=1000):
             pass
 
-    assert not heart._beatings
+    assert not heart._heartbeats
     assert not done.is_set()
 
 
@@ -61,11 +61,11 @@ def test_work_goes_on_while_no_thread_can_start_and_later_work_has_beats(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with heart.beating(done.set, every_s=0.001):
+        with heart.heartbeat(done.set, every_s=0.001):
             pass
-    assert not heart._beatings
+    assert not heart._heartbeats
 
-    with heart.beating(done.set, every_s=0.001):
+    with heart.heartbeat(done.set, every_s=0.001):
         assert done.wait(PATIENCE_S)
 
 
@@ -78,7 +78,7 @@ def test_a_beat_that_fails_stops_no_other() -> None:
         failing()
         raise RuntimeError("no answer")
 
-    with heart.beating(fail, every_s=0.001), heart.beating(counted(3, done), every_s=0.001):
+    with heart.heartbeat(fail, every_s=0.001), heart.heartbeat(counted(3, done), every_s=0.001):
         assert failed.wait(PATIENCE_S)
         assert done.wait(PATIENCE_S)
 
@@ -92,7 +92,7 @@ def test_a_beat_that_finds_a_service_away_is_one_line(caplog: pytest.LogCaptureF
         failing()
         raise DeadlineExceeded("slow")
 
-    with heart.beating(fail, every_s=0.001):
+    with heart.heartbeat(fail, every_s=0.001):
         assert failed.wait(PATIENCE_S)
 
     # A beat of the test before may still fail, and then it is logged here.
@@ -106,8 +106,8 @@ def test_short_work_beats_beside_long_work() -> None:
     """A heart that sleeps until a beat far ahead wakes up for a nearer one."""
     heart, done = ThreadedHeart(), threading.Event()
 
-    with heart.beating(lambda: None, every_s=1000):
+    with heart.heartbeat(lambda: None, every_s=1000):
         while heart._wakes_s == float("inf"):
             pass  # Until it sleeps.
-        with heart.beating(counted(2, done), every_s=0.001):
+        with heart.heartbeat(counted(2, done), every_s=0.001):
             assert done.wait(PATIENCE_S)

@@ -56,12 +56,12 @@ def test_a_killed_process_is_known_to_be_dead(other: subprocess.Popen[str], tmp_
     """... and each of its transactions is handed to one process, which holds it from then on."""
     owner = owner_in(other)
     one, second = LockedFiles(str(tmp_path)), LockedFiles(str(tmp_path))
-    assert one.bury() == []
+    assert one.remove_dead() == []
     assert not one.is_dead(owner)
 
     other.kill()
     other.wait()
-    requests = [*one.bury(), *second.bury()]
+    requests = [*one.remove_dead(), *second.remove_dead()]
 
     assert requests == [request_of(b"open")]
     assert one.is_dead(owner)
@@ -92,14 +92,14 @@ def test_a_file_that_is_torn_stops_nobody(tmp_path: Path) -> None:
     dead._memory[slot + 2 : slot + 4] = b"\xff\xff"
     dead.close()
 
-    assert LockedFiles(str(tmp_path)).bury() == [request_of(b"whole")]
+    assert LockedFiles(str(tmp_path)).remove_dead() == [request_of(b"whole")]
 
 
 def test_a_file_that_is_not_locked_yet_is_nobodys(tmp_path: Path) -> None:
     """A process makes its file before it can lock it."""
     (tmp_path / ".new").touch()
 
-    assert LockedFiles(str(tmp_path)).bury() == []
+    assert LockedFiles(str(tmp_path)).remove_dead() == []
 
 
 def test_a_program_of_one_process_has_no_siblings(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def together(clients: Any, bodies: Sequence[SharedBody[Any]]) -> list[Any]:
 def end(clients: Any, caller: _Caller[Any]) -> Any:
     """Go on as the caller's own thread does; return its result, or its error."""
     if caller.is_open:
-        shared_transaction._try_alone(clients, caller)
+        shared_transaction._try_single(clients, caller)
     try:
         return caller.end()
     except Exception as error:
@@ -98,5 +98,5 @@ class Hook:
     def on_commit(self) -> None:
         self.calls.append(("committed", threading.get_ident()))
 
-    def on_give_up(self) -> None:
+    def on_outcome_unknown(self) -> None:
         self.calls.append(("given up", threading.get_ident()))

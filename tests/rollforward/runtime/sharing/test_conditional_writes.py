@@ -9,7 +9,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.versions import commit_of_puts, insert_all, put_unchanged
+from rollforward.datastore.versions import commit_of_puts, insert_all, put_if_current
 from rollforward.runtime.sharing import conditional_writes
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from tests.infra.world import World
@@ -51,7 +51,7 @@ def test_a_group_is_one_commit_and_each_gets_its_version(world: World, rows: Any
         assert list(world.plan.calls) == ["Commit"]
     for (row, _), [version] in zip(rows, versions, strict=True):
         row.number = 2
-        put_unchanged(world.clients.datastore, row, version)
+        put_if_current(world.clients.datastore, row, version)
     assert numbers() == [2] * WRITERS
 
 
@@ -59,7 +59,7 @@ def test_one_that_has_lost_its_race_fails_alone(world: World, rows: Any) -> None
     """The row that another has written keeps its value, and the other rows are written."""
     stale = ndb.Key(SharedRow, "2").get()
     stale.number = 7
-    put_unchanged(world.clients.datastore, stale, rows[2][1])
+    put_if_current(world.clients.datastore, stale, rows[2][1])
     answers = conditional_writes._apply(world.clients.datastore, calls(world, rows))
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     assert [type(error) for error in errors] == [rpc_errors.FailedPrecondition]

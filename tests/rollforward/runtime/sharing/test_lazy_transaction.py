@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import is_in_transaction, transact
-from rollforward.datastore.versions import insert_all, put_unchanged, read_versions
+from rollforward.datastore.versions import insert_all, put_if_current, read_versions
 from rollforward.runtime.sharing.lazy_transaction import commit_around, transact_around
 from tests.infra.world import World
 
@@ -53,7 +53,7 @@ def test_a_body_that_only_writes_is_one_round_trip(world: World) -> None:
     assert list(world.plan.calls) == ["Commit"]
     assert is_inside
     row.number = 5
-    put_unchanged(world.clients.datastore, row, new_version)
+    put_if_current(world.clients.datastore, row, new_version)
     assert numbers("row", "written") == [5, 2]
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_written_if_another_has_written_the_row(world: World, is_read
     """The row keeps the other's value, and the body's writes are lost with it."""
     ndb.Key(LazyRow, "written").delete()
     row, version = inserted(world)
-    put_unchanged(world.clients.datastore, LazyRow(id="row", number=7), version)
+    put_if_current(world.clients.datastore, LazyRow(id="row", number=7), version)
 
     def body() -> None:
         if is_reading:

@@ -65,7 +65,7 @@ class StepwiseTransaction(OpenTransaction):
         self._context = get_context().new(transaction=self._id, commit_batches=None, cache=None)
         self._seen: dict[Any, str] = {}
 
-    def look_up(self, keys: Sequence[Any]) -> dict[Any, Any]:
+    def lookup(self, keys: Sequence[Any]) -> dict[Any, Any]:
         facts = rows("read", lambda memory: [memory.facts.get(key) for key in keys])
         self._seen = {key: _text(fact) for key, fact in zip(keys, facts, strict=True)}
         return {

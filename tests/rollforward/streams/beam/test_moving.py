@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue  # noqa: E402
 
 from rollforward.streams.beam import Moved, UntranslatableError, translate  # noqa: E402
 from rollforward.streams.beam.elements import stamp  # noqa: E402
-from rollforward.streams.moving import TornExportError, file_format, seal_to  # noqa: E402
+from rollforward.streams.moving import IncompleteExportError, file_format, seal_to  # noqa: E402
 from rollforward.streams.moving.importing import import_with  # noqa: E402
 from rollforward.streams.moving.stopping import stop_steps  # noqa: E402
 from tests.rollforward.streams.beam import pipelines, test_judge  # noqa: E402
@@ -179,7 +179,7 @@ def test_a_torn_export_and_one_that_does_not_fit_are_refused(tmp_path: Path) -> 
     text = path.read_bytes()
     p = beam.Pipeline(runner=FnApiRunner())
     path.write_bytes(text[: len(text) // 2])
-    with pytest.raises(TornExportError):
+    with pytest.raises(IncompleteExportError):
         Moved.read(p, str(path))
     path.write_bytes(text)
     moved = Moved.read(p, str(path))

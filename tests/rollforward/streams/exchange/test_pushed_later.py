@@ -16,7 +16,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
 from rollforward.streams import FOREVER, Pipeline, PushSource
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.pipeline import push_task
 from rollforward.streams.storage.remote_calls import (
     Commit,
@@ -176,7 +176,7 @@ class Later(Schedule):
         environment = self.simulation.environment(self.simulation.machines[number % 2])
         record = self.records[number]
         yield Pause(wait_ms / 1_000)
-        pushed = incoming_record(environment, "in", record, record["at"], record["id"])
+        pushed = inbound_record(environment, "in", record, record["at"], record["id"])
         try:
             yield from ingest(
                 environment, IngestRequest("in", "", [pushed], receipt=self.receipts[number])

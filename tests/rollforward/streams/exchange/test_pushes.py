@@ -8,7 +8,7 @@ from rollforward.streams import FOREVER
 from rollforward.streams.exchange.ingest import (
     REMEMBERED_COMMITS,
     IngestRequest,
-    incoming_record,
+    inbound_record,
     ingest_without_wakeup,
 )
 from rollforward.streams.storage.remote_calls import Commit, OutcomeUnknownError
@@ -31,7 +31,7 @@ def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since()
 
     desk.simulation.acts[Commit] = lossy
     records = [
-        incoming_record(desk.environment, "in", {"k": "a"}, 1)
+        inbound_record(desk.environment, "in", {"k": "a"}, 1)
     ]  # No id tells that it came twice.
     desk.do(ingest_without_wakeup(desk.environment, IngestRequest("in", "", records)))
     desk.push(watermark=FOREVER)

@@ -24,7 +24,7 @@ from rollforward.streams import (
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.effect_pool import MAX_THREADS, EffectPool
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.model.errors import NotIdempotentError, WeakError
 from rollforward.streams.model.sink import Sink
@@ -288,7 +288,7 @@ def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:
     """G8: a hook may write more than it gets, and a push cannot be cut."""
     desk = Desk(PIPELINE)
     desk.push(Came("r-0", "a", 1_000))
-    pushed = incoming_record(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
+    pushed = inbound_record(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
     steps = ingest(desk.environment, IngestRequest("in", "", [pushed]))
 
     desk.until(steps, Commit)

@@ -77,7 +77,7 @@ def test_a_batch_has_what_is_new_up_to_a_number(
         commit, expected_commit = Commit(), Commit()
         assert bundle.take(count, commit) == expected.take(count, expected_commit)
         assert commit == expected_commit
-        assert bundle.is_cut(count) == expected.is_cut(count)
+        assert bundle.is_truncated(count) == expected.is_truncated(count)
 
 
 def one_by_one(

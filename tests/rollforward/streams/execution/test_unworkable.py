@@ -24,7 +24,7 @@ from rollforward.streams import (
     StreamTest,
     Timer,
 )
-from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.execution.bundle_runner import _BundleRunner
 from rollforward.streams.model.errors import BadRecordError
@@ -124,14 +124,14 @@ def untaken(desk: Desk, patch: pytest.MonkeyPatch) -> None:
 
 def unsent(desk: Desk, patch: pytest.MonkeyPatch) -> None:
     """An output cannot be sent."""
-    real = Outgoing.send
+    real = Outbound.send
 
     def send(self: Any, target: Any, letter: Any, *, late_at: int) -> None:
         if target.computation == "reading" and is_bad(letter.text):
             raise UnicodeEncodeError("utf-8", HALF, 0, 1, "surrogates not allowed")
         real(self, target, letter, late_at=late_at)
 
-    patch.setattr(Outgoing, "send", send)
+    patch.setattr(Outbound, "send", send)
 
 
 def refused(desk: Desk, patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from rollforward.streams.model.codecs import (
     encoded_of,
 )
 from rollforward.streams.model.errors import BadRecordError, MissingCodeError, NotIdempotentError
-from rollforward.streams.model.records import MAX_VALUE_BYTES, incoming_value, value_text
+from rollforward.streams.model.records import MAX_VALUE_BYTES, inbound_value, value_text
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.publications.publication import LogRecord
 from rollforward.streams.storage.schema import CHUNK, DEAD, LOG, DeadRow, InboxRecord, LogRow
@@ -184,9 +184,9 @@ def test_a_value_has_as_many_bytes_as_are_stored_of_it() -> None:
         value_text(bytes(most + 1), BYTES)
 
     codecs = Codecs({"in": BYTES})
-    assert incoming_value(codecs, "in", Encoded(bytes(most))) == (text, bytes(most))
+    assert inbound_value(codecs, "in", Encoded(bytes(most))) == (text, bytes(most))
     with pytest.raises(BadRecordError, match=f"at most {MAX_VALUE_BYTES} bytes"):
-        incoming_value(codecs, "in", Encoded(bytes(most + 1)))
+        inbound_value(codecs, "in", Encoded(bytes(most + 1)))
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ def test_a_value_has_as_many_bytes_as_are_stored_of_it() -> None:
 def test_what_a_codec_does_not_take_is_refused(value: Any, message: str) -> None:
     codecs = Codecs({"in": (PACKED, JSON_VALUES)})
     with pytest.raises(BadRecordError, match=message):
-        incoming_value(codecs, "in", value)
+        inbound_value(codecs, "in", value)
 
 
 def test_a_codec_must_return_bytes() -> None:
     with pytest.raises(BadRecordError, match="bytes must return bytes, got a str"):
         value_text("text", BYTES)
     with pytest.raises(BadRecordError, match="in must have a codec ''"):
-        incoming_value(NO_CODECS, "in", Encoded(b"x"))
+        inbound_value(NO_CODECS, "in", Encoded(b"x"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rollforward.streams.model.errors import (
 )
 from rollforward.streams.moving import exporting, file_format, importing
 from rollforward.streams.moving.exporting import export_with
-from rollforward.streams.moving.file_format import TornExportError, read_header, seal_to
+from rollforward.streams.moving.file_format import IncompleteExportError, read_header, seal_to
 from rollforward.streams.moving.importing import import_page, import_with, pages_of
 from rollforward.streams.moving.stopping import resume_steps, stop_steps
 from rollforward.streams.publications import Publication
@@ -142,12 +142,12 @@ def test_a_worker_that_was_under_way_writes_nothing_behind_a_stop(
 
 def pushes_while_it_is_stopped() -> int:
     """Return how many chunks a push has written that began before the stop."""
-    from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+    from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 
     desk = Desk(moves.pipeline())
     desk.push(*moves.records(0, 10))
     desk.run()
-    one = incoming_record(desk.environment, "in", {"k": "a"}, 11_000, "late")
+    one = inbound_record(desk.environment, "in", {"k": "a"}, 11_000, "late")
     push = ingest(desk.environment, IngestRequest("in", "", [one]))
     call = desk.until(push, Commit)
     desk.do(stop_steps(desk.environment))
@@ -311,7 +311,7 @@ def test_a_torn_export_is_refused_before_anything_is_written(
             desk = Desk(moves.pipeline())
             try:
                 import_with(moves.run_of(desk), path)
-            except TornExportError:
+            except IncompleteExportError:
                 assert not desk.rows(HEAD)
             else:
                 names.append(name)

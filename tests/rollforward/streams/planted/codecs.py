@@ -29,7 +29,7 @@ def blames_the_record(schedule: Coding, patch: pytest.MonkeyPatch) -> None:
         except Exception as error:
             raise UnworkableError(f"{error}") from error
 
-    patch.setattr(worker, "blame_records", blame)
+    patch.setattr(worker, "find_culprit", blame)
 
 
 def decodes_before_the_note(schedule: Coding, patch: pytest.MonkeyPatch) -> None:

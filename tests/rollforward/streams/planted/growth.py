@@ -38,24 +38,24 @@ def heirs_sleep(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
 def generation_begins_again(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """What is cut off begins with the first generation, which may have been used there before."""
     calm(schedule, patch)
-    real = resharding._halves
+    real = resharding._split_interval
 
     def halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
         lower, upper = real(was, lo, slot, layout)
         return lower, upper._replace(gen=0)
 
-    patch.setattr(resharding, "_halves", halves)
+    patch.setattr(resharding, "_split_interval", halves)
 
 
 def ids_stay_behind(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """What is cut off does not know which records were accepted."""
-    real = resharding._halves
+    real = resharding._split_interval
 
     def halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
         lower, upper = real(was, lo, slot, layout)
         return lower, upper._replace(ids=())
 
-    patch.setattr(resharding, "_halves", halves)
+    patch.setattr(resharding, "_split_interval", halves)
 
 
 def left_is_forgotten(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from tests.rollforward.streams.scenarios.holding import Holding
 
 def holds_nothing(schedule: Holding, patch: pytest.MonkeyPatch) -> None:
     """The interval's row does not have the hold."""
-    real = KeyState._computed_times
+    real = KeyState._compute_times
 
     def times(self: KeyState) -> Times:
         timers = {tag: timer for tag, timer in self.timers.items() if not timer.is_hold}
         return real(self)._replace(hold=KeyState("", timers).times.hold)
 
-    patch.setattr(KeyState, "_computed_times", times)
+    patch.setattr(KeyState, "_compute_times", times)
 
 
 def never_ends(schedule: Holding, patch: pytest.MonkeyPatch) -> None:

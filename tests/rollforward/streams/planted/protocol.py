@@ -191,7 +191,7 @@ def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A batch that is run again has the values that its first run has changed."""
     patch.setattr(
-        bundle_runner._CarefulRunner, "_fresh_value", lambda self, source, argument: argument
+        bundle_runner._CarefulRunner, "_decoded_value", lambda self, source, argument: argument
     )
 
 
@@ -324,7 +324,7 @@ def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
 
 def short_horizon(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
     """Ids are forgotten by the next commit that brings some."""
-    patch.setattr(dedup.KnownIds, "_fresh", lambda self, interval, now_ms: [])
+    patch.setattr(dedup.KnownIds, "_current", lambda self, interval, now_ms: [])
 
 
 def torn_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:

@@ -43,12 +43,12 @@ def reads_ahead(schedule: Publishing, patch: pytest.MonkeyPatch) -> None:
 
 def reads_twice(schedule: Publishing, patch: pytest.MonkeyPatch) -> None:
     """A read begins with the last record of the one before."""
-    real = Names.log_place
+    real = Names.log_prefix
 
     def place(self: Names, publication: str, lo: int, created_in: int, number: int) -> str:
         return real(self, publication, lo, created_in, max(0, number - 1))
 
-    patch.setattr(Names, "log_place", place)
+    patch.setattr(Names, "log_prefix", place)
 
 
 def numbers_from_the_start(schedule: Publishing, patch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,9 @@ def following(schedule: Any, *, old_machine: bool = False) -> Iterator[Counter[s
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cut_reader, "read_changes", counted)
-        patch.setattr(following_, "_in_turn", lambda view: [])  # It would hide what is missed.
+        patch.setattr(
+            following_, "_due_intervals", lambda view: []
+        )  # It would hide what is missed.
         patch.setattr(coordinator, "read_cut", partial(judged, simulation, cut_reader.read_cut))
         for module in (ingest, lease):
             patch.setattr(module, "with_sent", noted if old_machine else _latest(with_sent))

@@ -22,7 +22,7 @@ from rollforward.streams import (
     Timer,
     sweep,
 )
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.storage.remote_calls import Pause, Scan
 from rollforward.streams.storage.schema import CHUNK, DEAD, Names, fingerprint
@@ -151,7 +151,7 @@ class Mixed:
         while left:
             value, wait_s = left[0]
             yield Pause(wait_s)
-            records = [incoming_record(environment, "in", value, value["at"], value["id"])]
+            records = [inbound_record(environment, "in", value, value["at"], value["id"])]
             yield from ingest(environment, IngestRequest("in", process, records, value["at"]))
             left.pop(0)
         if not any(self.retired[process, each] for each in (0, 1)):

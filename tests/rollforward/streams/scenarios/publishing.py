@@ -12,7 +12,7 @@ from rollforward.streams import FOREVER, Computation, Context, Pipeline, Record,
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.publications import Publication, Subscription
-from rollforward.streams.publications.log import Position, place_of
+from rollforward.streams.publications.log import Position, position_of
 from rollforward.streams.publications.retention import delete_read_rows
 from rollforward.streams.storage.remote_calls import (
     Commit,
@@ -181,7 +181,7 @@ class Publishing(Other):
 
     def _judge_deleted(self, name: str) -> None:
         """Check that no row of the log is deleted that the subscriber has not read."""
-        end, _ = place_of(name)
+        end, _ = position_of(name)
         number = [*self.partition_los].index(int(name.split(":")[2], 16))
         row = self.simulation.store.rows.get(Names(READER).source("mid", str(number)))
         position = Position(*(row.body.position if row and row.body.position else ()))

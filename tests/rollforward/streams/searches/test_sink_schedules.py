@@ -13,7 +13,7 @@ import pytest
 
 from rollforward.streams import Computation, Pipeline, PushSource
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import Limits
@@ -233,9 +233,7 @@ def test_a_deployment_with_fewer_intervals_merges_a_sink_without_a_loss() -> Non
     for machine in desk.simulation.machines:
         machine.caches.clear()
     environment = desk.environment
-    later = [
-        incoming_record(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)
-    ]
+    later = [inbound_record(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)]
     push = ingest(environment, IngestRequest("in", "", later))
     begun = desk.until(push, Commit)
 

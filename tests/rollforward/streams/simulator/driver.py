@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rollforward.streams import Pipeline
-from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, inbound_record, ingest
 from rollforward.streams.inspection.queryable_state import state
 from rollforward.streams.inspection.status import Status, status
 from rollforward.streams.storage.remote_calls import Call, Commit, Wake
@@ -65,7 +65,7 @@ class Desk:
     ) -> IngestResult:
         """Let records in; nobody is woken before `run`."""
         records = [
-            incoming_record(self.environment, stream, {"k": each.key, **more}, each.at, each.id)
+            inbound_record(self.environment, stream, {"k": each.key, **more}, each.at, each.id)
             for each in records
         ]
         found: IngestResult = self.do(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.storage import dedup, state_store
@@ -140,7 +140,7 @@ class Client:
                 watermark += 8  # An estimate that is too high: some will be late.
             watermark = max(self.watermark, watermark)
             records = [
-                incoming_record(environment, "in", each, each["at"], each["id"]) for each in part
+                inbound_record(environment, "in", each, each["at"], each["id"]) for each in part
             ]
             yield from ingest(environment, IngestRequest("in", self.process, records, watermark))
             is_silent = self.process == "b" and self.luck[self.sent] > 0.6

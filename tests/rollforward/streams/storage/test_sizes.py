@@ -20,7 +20,7 @@ from rollforward.streams import (
     PushSource,
     Record,
 )
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.exchange.outgoing import MAX_CHUNK_BYTES
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.model import state
@@ -249,7 +249,7 @@ def test_a_push_whose_reply_is_lost_is_known_behind_others() -> None:
     environment = desk.environment
     steps = ingest(
         environment,
-        IngestRequest("in", "", [incoming_record(environment, "in", {"k": "a"}, 1, "1")]),
+        IngestRequest("in", "", [inbound_record(environment, "in", {"k": "a"}, 1, "1")]),
     )
     desk.simulation.acts[Commit](desk.until(steps, Commit))
     for id_ in "234":
@@ -282,7 +282,7 @@ def test_a_record_that_no_commit_can_hold_is_refused() -> None:
     """Once for each of its readers it is more than a commit takes."""
     desk = desk_of(*readers(10))
     value = {"k": "a", "text": '"' * (MAX_VALUE_BYTES // 2 - 100)}
-    request = IngestRequest("in", "", [incoming_record(desk.environment, "in", value, 1, "r")])
+    request = IngestRequest("in", "", [inbound_record(desk.environment, "in", value, 1, "r")])
 
     with pytest.raises(BadRecordError, match="a record cannot be written: a commit must have"):
         desk.do(ingest(desk.environment, request))
@@ -295,11 +295,10 @@ def test_records_beside_one_that_no_commit_can_hold_are_worked_on_at_once() -> N
     desk = desk_of(*readers(10))
     desk.simulation.sweeps = False
     small = [
-        incoming_record(desk.environment, "in", {"k": "a", "text": ""}, n, f"r{n}")
-        for n in range(4)
+        inbound_record(desk.environment, "in", {"k": "a", "text": ""}, n, f"r{n}") for n in range(4)
     ]
     value = {"k": "a", "text": '"' * (MAX_VALUE_BYTES // 2 - 100)}
-    large = incoming_record(desk.environment, "in", value, 1, "large")
+    large = inbound_record(desk.environment, "in", value, 1, "large")
 
     with pytest.raises(PartlyAcceptedError, match="a record cannot be written"):
         desk.do(ingest(desk.environment, IngestRequest("in", "", [*small, large])))

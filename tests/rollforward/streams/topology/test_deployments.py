@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.model.errors import MissingCodeError, TopologyError, UnknownStreamError
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.scaling.resharding import split
@@ -51,7 +51,7 @@ def test_a_tick_of_old_code_waits_for_senders_of_new_code() -> None:
     for _ in range(5):
         desk.do(tick(environment))
     assert desk.head.retired["told"]
-    request = IngestRequest("in", "", [incoming_record(environment, "in", {"k": "a"}, 3, "3")], 3)
+    request = IngestRequest("in", "", [inbound_record(environment, "in", {"k": "a"}, 3, "3")], 3)
     with pytest.raises(MissingCodeError):
         desk.do(ingest(environment, request))
     with pytest.raises(MissingCodeError):
@@ -84,7 +84,7 @@ def test_a_topology_costs_no_call_where_records_flow() -> None:
 
     def calls(at: int) -> list[str]:
         environment, calls_made = desk.environment, list[str]()
-        record = incoming_record(environment, "in", {"k": "a"}, at, f"r{at}")
+        record = inbound_record(environment, "in", {"k": "a"}, at, f"r{at}")
         for steps in (
             ingest(environment, IngestRequest("in", "", [record], at)),
             desk.worker("tally"),

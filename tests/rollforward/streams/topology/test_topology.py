@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.streams import Pipeline, PushSource, StreamTest
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.graph.plan import MAX_HISTORY, Change, history_of, with_change
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError, UnreadableStateError
 from rollforward.streams.storage.remote_calls import Commit
@@ -83,7 +83,7 @@ def sends_to_one_that_has_left(desk: Desk) -> None:
 def pushes_to_one_that_has_left(desk: Desk) -> None:
     desk.do(attach(desk.environment, "third", None))
     environment = desk.environment
-    records = [incoming_record(environment, "others", {"k": "a"}, 1, "1")]
+    records = [inbound_record(environment, "others", {"k": "a"}, 1, "1")]
     pushed = ingest(environment, IngestRequest("others", "", records, 1))
     call = desk.until(pushed, Commit)
     desk.do(detach(desk.environment, "third", discard=True))

@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.graph.plan import DISCARDING, running_computations
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Call, CallEffects, ChangedError, Commit
@@ -62,7 +62,7 @@ def pushing(desk: Desk, id_: str, at: int = 1_000) -> Steps:
     environment = desk.environment
     return ingest(
         environment,
-        IngestRequest("in", "", [incoming_record(environment, "in", {"k": "a"}, at, id_)]),
+        IngestRequest("in", "", [inbound_record(environment, "in", {"k": "a"}, at, id_)]),
     )
 
 
@@ -169,7 +169,7 @@ def test_an_inbox_that_was_left_waits_for_who_runs_a_weak_stage_that_is_discarde
 
 def test_a_weak_stage_that_leaves_at_once_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender may still run it. In schedules that shows in one of thousands."""
-    monkeypatch.setattr(teardown, "is_cut_off", lambda part, is_known: True)
+    monkeypatch.setattr(teardown, "is_detached", lambda part, is_known: True)
     with pytest.raises(AssertionError):
         test_readers_of_a_weak_stage_that_is_discarded_wait_for_who_runs_it()
     desk = Desk(Pipeline("weak", Pass, Beside, Wary, intervals=1))

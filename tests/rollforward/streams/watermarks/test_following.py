@@ -84,7 +84,7 @@ class Seen:
 @pytest.fixture(autouse=True)
 def no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no interval be read because it is its turn."""
-    monkeypatch.setattr("rollforward.streams.watermarks.following._in_turn", lambda view: [])
+    monkeypatch.setattr("rollforward.streams.watermarks.following._due_intervals", lambda view: [])
 
 
 def place_of_key(desk: Desk, computation: str, key: str) -> str:

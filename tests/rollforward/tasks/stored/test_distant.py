@@ -180,16 +180,16 @@ def test_tasks_of_a_queue_that_does_not_answer_starve_no_other(
 
 def failing(studio: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> set[str]:
     """Let the queue "failing" fail; return the queues that do."""
-    sound, queues = studio.clients.tasks.create_each, {"failing"}
+    sound, queues = studio.clients.tasks.create_all, {"failing"}
 
-    def create_each(messages: Sequence[Message]) -> list[bool | Exception]:
+    def create_all(messages: Sequence[Message]) -> list[bool | Exception]:
         asked = [replace(message, queue="default") for message in messages]
         return [
             error if message.queue in queues else sound([default])[0]
             for message, default in zip(messages, asked, strict=True)
         ]
 
-    monkeypatch.setattr(studio.clients.tasks, "create_each", create_each)
+    monkeypatch.setattr(studio.clients.tasks, "create_all", create_all)
     return queues
 
 

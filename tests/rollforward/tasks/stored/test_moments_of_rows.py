@@ -182,7 +182,7 @@ def test_a_distant_task_that_is_refused_is_given_up_ten_minutes_after_its_time(
         row = DistantTask(key=distant_key("far"), path="/p", queue="q", body="{}", due=due)
         memory.put(row)
         refusal = rpc_errors.InvalidArgument("no such task")  # type: ignore[no-untyped-call]
-        near._refuse(SimpleNamespace(), row, refusal, now_utc)  # type: ignore[arg-type]
+        near._reject(SimpleNamespace(), row, refusal, now_utc)  # type: ignore[arg-type]
         stored = memory.get(distant_key("far"))
 
     assert (len(dead), stored is None) == (int(is_dead), is_dead)
@@ -193,7 +193,7 @@ def test_a_distant_task_that_is_refused_is_given_up_ten_minutes_after_its_time(
 
 BUGS = (
     Bug(
-        *(near, "_refuse", "_due(row) + REFUSED_FOR", "_due(row)"),
+        *(near, "_reject", "_due(row) + REFUSED_FOR", "_due(row)"),
         test_a_distant_task_that_is_refused_is_given_up_ten_minutes_after_its_time,
         {"late_s": 599, "is_dead": False},
     ),

@@ -29,7 +29,7 @@ from rollforward.tasks.stored.entities import (
     handle_key,
     stored_key,
 )
-from rollforward.tasks.stored.envelope import Envelope, opened
+from rollforward.tasks.stored.envelope import Envelope, split_envelope
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 
@@ -48,7 +48,7 @@ class Machine:
     def __init__(self) -> None:
         self.created: list[Message] = []
         self.clock = SimpleNamespace(now=lambda: NOON)
-        self.tasks = SimpleNamespace(create_each=self._create_each)
+        self.tasks = SimpleNamespace(create_all=self._create_each)
 
     def _create_each(self, messages: list[Message]) -> list[bool | Exception]:
         self.created += messages
@@ -120,7 +120,7 @@ PLAIN, NAMED_ONE, TRACKED_ONE = "c0ffee", "c0ffee" + NAMED, "c0ffee" + TRACKED
         ("note_give_up", None, (BEGUN, None, "then"), (GIVEN_UP, None, _SOON)),
         ("note_death", (BEGUN, None, "then"), (BEGUN, None, "then"), (WAITING, "d1", "then")),
         ("abandon", (BEGUN, None, "then"), (BEGUN, None, "then"), (CANCELLED, None, _SOON)),
-        ("let_expire", (BEGUN, None, _SOON), (BEGUN, None, _SOON), (BEGUN, None, "then")),
+        ("expire_row", (BEGUN, None, _SOON), (BEGUN, None, _SOON), (BEGUN, None, "then")),
     ],
 )
 def test_each_kind_of_handle_says_what_became_of_its_task(
@@ -134,7 +134,7 @@ def test_each_kind_of_handle_says_what_became_of_its_task(
         "note_give_up": lambda handle: cancellation.note_give_up(machine, handle),
         "note_death": lambda handle: cancellation.note_death(handle, "d1"),
         "abandon": lambda handle: cancellation.abandon(machine, handle),
-        "let_expire": lambda handle: cancellation.let_expire(machine, handle),
+        "expire_row": lambda handle: cancellation.expire_row(machine, handle),
     }
     became = []
     for handle in (PLAIN, NAMED_ONE, TRACKED_ONE):
@@ -194,7 +194,7 @@ def test_a_task_that_can_be_cancelled_is_enqueued_once_for_its_name(
     assert handles[0] == handles[1] != handles[2]
     for handle, begin in ((handles[0], due), (handles[2], due), (tracked, NOON)):
         assert handle_of(handle) == (WAITING, None, hour(handle, begin + life))
-    sent = [(opened(message.body).handle, message.name) for message in (waiting or tasks)]
+    sent = [(split_envelope(message.body).handle, message.name) for message in (waiting or tasks)]
     ids = (handles[0], handles[2], tracked)
     names = (None, None, None) if in_lane else ("a", "b", "t")
     assert (sent, bool(waiting)) == (list(zip(ids, names, strict=True)), in_lane)
@@ -265,7 +265,7 @@ def test_a_dead_task_holds_its_arguments_and_no_others() -> None:
     expires = [Memory.current.get(stored_key(name)).expires for name in ("mine", "beside")]
     assert expires == [None, "e"]
     assert arguments.hold(b"x" * 10, "d1", 10) == b"x" * 10
-    held = opened(arguments.hold(b"x" * 11, "d1", 10))
+    held = split_envelope(arguments.hold(b"x" * 11, "d1", 10))
     assert arguments.load(held) == b"x" * 11
     assert Memory.current.get(stored_key(held.stored)).expires is None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.runtime.run_each import run_each
+from rollforward.runtime.run_all import run_all
 
 pytestmark = pytest.mark.fast
 
@@ -28,7 +28,7 @@ def acting(*ends: Exception | int) -> list[tuple[str, Callable[[], int]]]:
 
 def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -> None:
     """All are tried; errors are logged, each by its own words, and collected."""
-    results = run_each(acting(1, BUG, 2, AWAY, 3))
+    results = run_all(acting(1, BUG, 2, AWAY, 3))
 
     assert (results.returned, results.errors, results.tried) == ([1, 2, 3], [BUG, AWAY], 5)
     assert caplog.messages == ["1 failed", f"3 failed: {AWAY}"]
@@ -38,14 +38,14 @@ def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -
 
 def test_the_first_error_of_a_kind_rises() -> None:
     """By default of any kind; without one nothing rises."""
-    results = run_each(acting(BUG, AWAY))
+    results = run_all(acting(BUG, AWAY))
 
     with pytest.raises(KeyError):
         results.raise_first()
     with pytest.raises(rpc_errors.ServiceUnavailable):
         results.raise_first(rpc_errors.GoogleAPIError)
     results.raise_first(ValueError)
-    run_each(acting(1)).raise_first()
+    run_all(acting(1)).raise_first()
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_a_service_that_does_not_answer_ends_it(
     ends: tuple[Exception | int, ...], tried: int, is_cut_short: bool
 ) -> None:
     """Transient errors in a row are the service's, and more of them are of no use."""
-    results = run_each(acting(*ends), max_unavailable=2)
+    results = run_all(acting(*ends), max_unavailable=2)
 
     assert (results.tried, results.is_cut_short) == (tried, is_cut_short)

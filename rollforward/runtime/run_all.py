@@ -33,7 +33,7 @@ class Results(Generic[T]):
                 raise error
 
 
-def run_each(
+def run_all(
     actions: Iterable[tuple[str, Callable[[], T]]], *, max_unavailable: int | None = None
 ) -> Results[T]:
     """Run every action; log the errors, and return them with the results.
