@@ -10,7 +10,7 @@ import pytest
 import rollforward as rf
 from rollforward import outbox
 from rollforward.batches import TaskBatch
-from rollforward.batches.adding import creation
+from rollforward.batches.adding import creation, populate
 from rollforward.batches.errors import BadWorkError, UnknownBatchError
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.flows import Steps, flow
@@ -90,6 +90,20 @@ def test_members_of_a_batch_run_in_their_order_and_complete_it(world: World) -> 
     assert DESK.of("bob") == ["0", "1", "2", "3"]
     assert DESK.of("eve") == ["alone"]
     assert LaneTask.query().fetch() == LaneState.query().fetch() == []
+
+
+def test_members_of_all_pages_run_in_the_order_of_their_addition(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member has its place by all members before it, not by those of its own page."""
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 2)
+    IN_ORDER("ada").pause(world.clients)
+    LETTERS.populate(world.clients, "b9", members("ada", 5), seal=True)
+    world.settle(patience_s=120)
+    IN_ORDER("ada").resume(world.clients)
+    world.settle(patience_s=120)
+
+    assert DESK.of("ada") == ["0", "1", "2", "3", "4"]
 
 
 def test_a_member_waits_behind_what_came_before_its_addition(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.pull_queues import OLDEST, PullQueue, leasing
+from rollforward.runtime import naive_utc
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads, put_items
@@ -44,6 +45,18 @@ def overtake(world: World, monkeypatch: pytest.MonkeyPatch, rival: Callable[[], 
         return read(client, keys)
 
     monkeypatch.setattr(leasing, "read_versions", overtaken)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_the_oldest_item_is_found_in_each_partition(world: World, partition: int) -> None:
+    """Its time decides, and not where it lies: two partitions, and the oldest item in either."""
+    put_items(world, TWO, partition, used_up=0, good=1)
+    world.clock.sleep(60)
+    put_items(world, TWO, 1 - partition, used_up=0, good=1)
+
+    oldest = leasing.oldest(TWO._shape, naive_utc(world.clock.now()))
+    assert oldest is not None
+    assert oldest.key.id() == f"two|{partition}-00"
 
 
 def test_what_was_leased_before_an_error_is_its_callers(
