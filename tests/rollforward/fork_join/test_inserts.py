@@ -260,13 +260,14 @@ def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(
         ([("t", MAX_GROUP_BYTES), ("t", 1)], [1, 1]),
         ([(f"t{i}", 1) for i in range(MAX_GROUP_KEYS)] + [("t0", 1)], [MAX_GROUP_KEYS + 1]),
         ([(f"t{i}", 1) for i in range(MAX_GROUP_KEYS + 1)], [MAX_GROUP_KEYS, 1]),
+        ([(f"t{i}", 1) for i in range(2 * MAX_GROUP_KEYS)], [MAX_GROUP_KEYS, MAX_GROUP_KEYS]),
         ([("t", 1)] * (MAX_GROUP_ITEMS + 1), [MAX_GROUP_ITEMS, 1]),
     ],
 )
 def test_what_one_commit_takes_is_bounded(
     insertions: list[tuple[str, int]], sizes: list[int]
 ) -> None:
-    """In bytes, keys and items, to the last one."""
+    """In bytes, keys and items, to the last one; each commit begins with room for all of them."""
     asked = [Insertion(key, "x" * size) for key, size in insertions]
 
     assert [len(group) for group in groups(asked)] == sizes
