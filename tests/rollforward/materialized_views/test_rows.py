@@ -43,6 +43,18 @@ def test_a_row_says_count_sum_mean_and_variance(services: Services) -> None:
         assert (row.sum("unknown"), row.mean("unknown"), row.variance("unknown")) == (0, None, None)
 
 
+def test_a_page_of_rows_ends_with_its_last_one_whoever_is_in_it(here: World) -> None:
+    """C1: a row that holds joined sources only is returned too, or its reader would end there."""
+    tutors = [Tutor(id=f"tutor {grade}", grade=grade) for grade in (1, 2)]
+    SCHOOL.save(here.clients, *tutors, pupil("ada", 3))
+    here.settle()
+    rows: list[Row] = []
+    while page := SCHOOL.rows_after(ByGrade, rows[-1].name if rows else None, 1):
+        rows += page
+
+    assert [(row.name, row.count) for row in rows] == [(1, 0), (2, 0), (3, 1)]
+
+
 def test_a_row_says_whole_numbers_and_parts_of_them() -> None:
     """As they are: a whole sum is no float, and a half is not left out."""
     row = Row("r", {"Pupil": 4}, {"whole": [4, 6, 14], "half": [4, "3/2", "5/4"]}, NOON, "Pupil")
