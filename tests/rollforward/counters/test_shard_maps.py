@@ -55,6 +55,20 @@ def test_what_was_read_before_does_not_replace_what_was_read_since(
         assert shard_maps.learn(clients, "a", row(1, generation=1)).shards == 1
 
 
+def test_a_row_with_as_many_shards_is_learned_anew(shard_maps: ShardMaps) -> None:
+    """E5: it may be pinned by now and never due, and the map is as old as its last read."""
+    now = NOON
+    clock = SimpleNamespace(now=lambda: now)
+    machine: Any = SimpleNamespace(clock=clock, random=random.Random(1))
+    with offline():
+        shard_maps.learn(machine, "a", row(4, due="likes|2030"))
+        now += datetime.timedelta(minutes=1)
+        shard_maps.learn(machine, "a", row(4, is_pinned=True))
+
+    known = shard_maps._known["a"]
+    assert (known.is_pinned, known.due, known.read_at) == (True, None, now.replace(tzinfo=None))
+
+
 def test_one_thread_of_a_process_changes_a_counter_at_a_time(shard_maps: ShardMaps) -> None:
     """Others leave it be, and change another one; it can be changed again afterwards."""
     with (
