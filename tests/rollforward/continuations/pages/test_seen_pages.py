@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +12,13 @@ import pytest
 from google.cloud import ndb
 
 from rollforward import continuations
-from rollforward.continuations.entities import TOTALS_SLOTS, ContinuationPage, totals_keys
+from rollforward.continuations.entities import (
+    TOTALS_SLOTS,
+    ContinuationPage,
+    ContinuationRun,
+    run_key,
+    totals_keys,
+)
 from rollforward.continuations.jobs import (
     DeferredItemError,
     ItemError,
@@ -21,9 +28,11 @@ from rollforward.continuations.jobs import (
 )
 from rollforward.continuations.pages import seen_pages
 from rollforward.continuations.pages.seen_pages import PageCache, seen_run
+from rollforward.continuations.pages.totals import PageSums
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
+from tests.infra.memory_datastore import offline
 from tests.infra.runs import sampling
 from tests.infra.world import World
 from tests.rollforward.continuations.walk_jobs import (
@@ -35,6 +44,7 @@ from tests.rollforward.continuations.walk_jobs import (
     run_to_end,
 )
 
+STARTED = datetime.datetime(2030, 5, 1)  # noqa: DTZ001  Datastore's are naive.
 # By the number of an item: what becomes of it. A deferred one is tried again a second later.
 ENDS = {
     3: SkippedItemError("told before"),
@@ -231,3 +241,21 @@ def test_what_is_remembered_weighs_what_it_holds(world: World) -> None:
     wrong = replace(page, issues=[seen_pages.ItemIssue("name", "failed", "x" * 300)] * 2)
 
     assert wrong.weight - page.weight >= 2 * 304
+
+
+@pytest.mark.parametrize(
+    ("then", "shown"),
+    [((2, 2), (3, 2)), ((2, 3), (3, 2)), ((3, 1), (3, 2)), ((3, 3), (3, 3)), ((4, 1), (4, 1))],
+)
+def test_a_look_shows_the_totals_with_the_most_ended_items(
+    then: tuple[int, int], shown: tuple[int, int]
+) -> None:
+    """Of as many items those of more pages: a page that is given back may be seen half."""
+    memory = PageCache()
+    with offline():
+        run = ContinuationRun(key=run_key("run"), started=STARTED)
+        memory.remember(run, [])
+        looks = [PageSums(Counter(d=ended), pages=pages) for ended, pages in ((3, 2), then)]
+        seen = [memory.furthest(run, sums) for sums in looks][-1]
+
+    assert (seen.ended, seen.pages) == shown
