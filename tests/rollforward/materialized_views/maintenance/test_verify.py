@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ from google.cloud import ndb
 
 from rollforward.continuations import runs
 from rollforward.continuations.entities import RUNNING, ContinuationRun
-from rollforward.continuations.jobs import DeferredItemError, RefusedItemError
+from rollforward.continuations.jobs import (
+    DeferredItemError,
+    ItemError,
+    RefusedItemError,
+    SkippedItemError,
+)
 from rollforward.materialized_views import Verification
 from rollforward.materialized_views.entities import (
     RowMarker,
@@ -20,6 +26,8 @@ from rollforward.materialized_views.entities import (
     row_marker_key,
 )
 from rollforward.materialized_views.maintenance import audit
+from rollforward.materialized_views.maintenance.verify import Verifier
+from rollforward.materialized_views.maintenance.walks import Walk
 from rollforward.materialized_views.updates import source_name
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import busy, one_emulator, verified
@@ -261,6 +269,27 @@ def test_verify_says_nothing_of_a_table_that_was_replaced_meanwhile(grown: World
         for view in (ByGrade, GradesBySize):
             found = BUILDS.verification(grown.clients, view, "v")
             assert (found.state, list(found.differences)) == ("finished", [])
+
+
+@pytest.mark.parametrize(
+    ("own", "below", "error"),
+    [(1, 1, RefusedItemError), (2, 1, SkippedItemError), (1, 2, SkippedItemError)],
+)
+def test_a_difference_counts_while_its_table_and_the_one_below_are_read(
+    monkeypatch: pytest.MonkeyPatch, own: int, below: int, error: type[ItemError]
+) -> None:
+    """C5: a view of a view is compared with rows, which go when the table below is replaced."""
+    tables = {GradesBySize: f"grades_by_size.1.{own}", ByGrade: f"by_grade.1.{below}"}
+    catalog: Any = SimpleNamespace(read=lambda: SimpleNamespace(live=tables.__getitem__))
+    verifier = Verifier(SCHOOL._internals.definitions, catalog, "default")
+    doubts = {"row": audit.Doubt("row is gone", 1)}
+    monkeypatch.setattr(verifier, "_audit", lambda walk, keys: doubts)
+    walk = Walk(GradesBySize.name, "grades_by_size.1.1", ByGrade.name, "by_grade.1.1")
+
+    clients: Any = None
+    [found] = verifier._check(clients, walk, ["row"])
+
+    assert type(found) is error
 
 
 def test_a_difference_counts_when_it_is_found_twice_and_nothing_is_in_flight() -> None:
