@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Sequence
 from functools import partial
 
+from google.cloud import ndb
+
 from rollforward.batches import completion, policy
 from rollforward.batches.adding import populate
 from rollforward.batches.entities import (
@@ -20,7 +22,7 @@ from rollforward.batches.entities import (
     batches_created_at,
     latest_batches,
     pages_within,
-    results_within,
+    results_key,
     state_key,
 )
 from rollforward.batches.tree import tree_of
@@ -73,7 +75,7 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
     return RunDetails(
         run=_run(names, row),
         parts=[_part(row, number, page) for number, page in enumerate(pages[:MAX_PAGES])],
-        issues=_issues(batch) if row.failed else (),
+        issues=_issues(pages[:MAX_PAGES]) if row.failed else (),
         numbers={
             "generation": row.generation,
             "sealed": "yes" if row.sealed else "no",
@@ -172,14 +174,28 @@ def _part(row: BatchState, number: int, page: BatchPage) -> RunPart:
     return RunPart(f"members page {number}", letters, 1, at.replace(tzinfo=datetime.UTC))
 
 
-def _issues(batch: str) -> list[RunIssue]:
-    errors = [
-        RunIssue(f"{row.key.id().rpartition(':')[0]}:{position}", "failed", str(error))
-        for row in results_within(batch).fetch(MAX_RESULTS)
-        for position, _, is_done, error in row.results
-        if not is_done
+def _issues(pages: Sequence[BatchPage]) -> list[RunIssue]:
+    """Return the last error of each failed member, of the newest results of each page."""
+    with_errors = [page for page in pages if HAS_FAILED in page.letters]
+    keys = [
+        results_key(page.key.id(), page.results - 1 - age)
+        for age in range(MAX_RESULTS)
+        for page in with_errors
+        if age < page.results
     ]
-    return errors[:MAX_ISSUES]
+    errors: dict[str, str] = {}
+    for row in filter(None, ndb.get_multi(keys[:MAX_RESULTS])):
+        page = row.key.id().rpartition(":")[0]
+        for position, _, is_done, error in reversed(row.results):
+            if not is_done:
+                errors.setdefault(f"{page}:{position}", str(error))
+    failed = [
+        f"{page.key.id()}:{position}"
+        for page in with_errors
+        for position, letter in enumerate(page.letters)
+        if letter == HAS_FAILED
+    ]
+    return [RunIssue(id_, "failed", errors[id_]) for id_ in failed if id_ in errors][:MAX_ISSUES]
 
 
 def _matches(query: RunQuery, row: BatchState) -> bool:

@@ -127,6 +127,25 @@ def test_the_facts_of_a_batch(world: World, is_running: bool) -> None:
     }
 
 
+def test_a_member_that_ran_again_is_listed_once_with_its_last_error(world: World) -> None:
+    """One that has succeeded since is not listed, and later pages are not hidden by the first."""
+    first, second = (page_id("trees:b", "added", number, "") for number in range(2))
+    with world.context():
+        keep("b", "", members=3, done=1, failed=2, generation=2)
+        BatchPage(key=page_key(first), letters="fd", results=listing.MAX_RESULTS + 2).put()
+        BatchPage(key=page_key(second), letters="f", results=1).put()
+        for number in range(listing.MAX_RESULTS + 2):
+            errors = [[0, 1, False, f"try {number}"], [1, 1, False, "earlier"]]
+            BatchResults(key=results_key(first, number), results=errors).put()
+        BatchResults(key=results_key(second, 0), results=[[0, 1, False, "of page 1"]]).put()
+        shown = details("b")
+
+    assert [(issue.item.rpartition(":")[2], issue.reason) for issue in shown.issues] == [
+        ("0", f"try {listing.MAX_RESULTS + 1}"),
+        ("0", "of page 1"),
+    ]
+
+
 ENDED: dict[str, Any] = {
     "state": COMPLETED,
     "outcome": "failed",
