@@ -36,6 +36,7 @@ from rollforward.materialized_views.updating.bell import Bell
 from rollforward.materialized_views.view import View
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key, rows_of_tag, rows_of_tags
 from rollforward.runtime.clients import Clients
+from rollforward.tasks.dead_tasks import dead_letter
 from rollforward.tasks.declaration import Task
 
 # Updates of one row in one transaction: three entities each.
@@ -70,7 +71,9 @@ class UpdateTransport:
             fold: Takes all updates of a table that wait.
             join: Takes work items of a row that have come together.
         """
-        self.task = Task(f"/tasks/materialized-views/{group}/apply", queue, Apply, apply)
+        self.task = Task(
+            f"/tasks/materialized-views/{group}/apply", queue, Apply, apply, on_give_up=self._park
+        )
         self.bell = Bell(Task(f"/tasks/materialized-views/{group}/fold", queue, FoldTable, fold))
         self.fan_in = ForkJoin(
             f"views-{group}",
@@ -79,6 +82,21 @@ class UpdateTransport:
             queue=queue,
             period_s=fan_in_s,
             max_batch_size=MAX_JOINED,
+        )
+
+    def _park(self, clients: Clients, args: Apply, reason: str) -> None:
+        """Keep an update that no row can hold as one dead task, however often the sweep asks again.
+
+        Its outbox row stays, since tokens wait for the update.
+        """
+        task, body = self.task, self.task.message(args).body
+        dead_letter(
+            clients,
+            path=task.path,
+            queue=task.queue,
+            task_name=args.unacked,
+            body=body,
+            reason=reason,
         )
 
     def send(

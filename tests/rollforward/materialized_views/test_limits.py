@@ -116,9 +116,10 @@ def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
             is_old = reading.freshness.oldest_s > 0
             return reading.is_satisfied, reading.freshness.waiting, of_row.waiting, is_old, waits
 
-        for _ in range(30):
-            world.settle()
-            world.clock.sleep(60)
+        for _ in range(5):
+            world.settle(revives=True)
+            world.clock.sleep(3600)
+            world.sweep()
         dead = DeadTask.query().fetch()
         parked = seen()
         ((apply, age_s),) = views.waiting(world.clients, Numbers)
