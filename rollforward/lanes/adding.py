@@ -28,7 +28,7 @@ from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, cur
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import LaneTask, id_at, lane_id_of, position_of, task_key
+from rollforward.lanes.rows.entities import LaneTask, id_at, lane_id_of, place_of, task_key
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
@@ -74,7 +74,7 @@ def add(
         for message in messages
     )
     for part in _parts(small):
-        place = _next_position(clients, lane_id, is_ordered=is_ordered)
+        place = _next_place(clients, lane_id, is_ordered=is_ordered)
         unique = clients.new_id()[:12]
         rows = [
             _row(
@@ -182,7 +182,7 @@ class _Added:
 
 
 @dataclass
-class _Position:
+class _Place:
     """The place of the first task that an attempt adds to a key, and its rows.
 
     Attributes:
@@ -209,8 +209,8 @@ class _Adding:
     transaction: Transaction
     added: list[_Added] = field(default_factory=list)
     doubtful: list[_Added] = field(default_factory=list)
-    places: dict[str, _Position] = field(default_factory=dict)
-    open_places: dict[str, list[_Position]] = field(default_factory=dict)
+    places: dict[str, _Place] = field(default_factory=dict)
+    open_places: dict[str, list[_Place]] = field(default_factory=dict)
     woken: list[tuple[Task[LaneArgs], str]] = field(default_factory=list)
 
     def before_commit(self) -> None:
@@ -219,7 +219,7 @@ class _Adding:
         for added in self.added:
             lane_id, digest = added.lane_id, added.message.digest()
             if lane_id not in self.places:
-                self.places[lane_id] = self._position(lane_id, is_ordered=added.is_ordered)
+                self.places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
             placed = self.places[lane_id]
             unique = f"{self.transaction.id[:12]}{digest}{equal[lane_id, digest]:04x}"
             equal[lane_id, digest] += 1
@@ -228,18 +228,16 @@ class _Adding:
                 placed.rows[unique] = id_at(lane_id, place, unique)
                 current.put(_row(self.clients, placed.rows[unique], added.message))
 
-    def _position(self, lane_id: str, *, is_ordered: bool) -> _Position:
+    def _place(self, lane_id: str, *, is_ordered: bool) -> _Place:
         """Return the place of the first task of a key, behind rows that are known as committed."""
         known = self.open_places.get(lane_id, [])
         committed = [place for place in known if _any_exists(place.rows.values())]
         if committed:
             start = max(place.start + len(place.rows) for place in committed)
-            return _Position(
-                start, committed=frozenset().union(*(place.rows for place in committed))
-            )
+            return _Place(start, committed=frozenset().union(*(place.rows for place in committed)))
         if known and not is_ordered:
-            return _Position(known[0].start)
-        return _Position(_next_position(self.clients, lane_id, is_ordered=is_ordered))
+            return _Place(known[0].start)
+        return _Place(_next_place(self.clients, lane_id, is_ordered=is_ordered))
 
     def on_retry(self, cause: Exception) -> None:
         if isinstance(cause, OUTCOME_UNKNOWN):
@@ -303,12 +301,12 @@ def _row(clients: Clients, row_id: str, message: Message) -> LaneTask:
 
 
 def _at(place: int, message: Message) -> int:
-    return place if message.at is None else max(place, position_of(message.at))
+    return place if message.at is None else max(place, place_of(message.at))
 
 
-def _next_position(clients: Clients, lane_id: str, *, is_ordered: bool) -> int:
+def _next_place(clients: Clients, lane_id: str, *, is_ordered: bool) -> int:
     """Return the place for the next task of a key: now, in an order behind its last task."""
-    place = position_of(clients.clock.now())
+    place = place_of(clients.clock.now())
     if not is_ordered:
         return place
     results = run_query(clients.datastore, _last_task(clients.datastore, lane_id))

@@ -25,8 +25,8 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.lanes import adding, hints
-from rollforward.lanes.gathered.window import Window, position_in_key
-from rollforward.lanes.rows.entities import LaneState, id_at, position_in, state_key, waiting
+from rollforward.lanes.gathered.window import Window, place_in_key
+from rollforward.lanes.rows.entities import LaneState, id_at, place_in, state_key, waiting
 from rollforward.lanes.runs.claims import put_state
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
@@ -152,7 +152,7 @@ def _drain(
     if state.head in removed:
         state.head = None
     # Calls that come later are not to be dropped for a run that will never be.
-    Window.of(state).without({position_in_key(task_id) for task_id in removed}).store(state)
+    Window.of(state).without({place_in_key(task_id) for task_id in removed}).store(state)
     state.drained = len(rows)
     put_state(clients, state, stamp)
     return len(rows), at_work
@@ -176,7 +176,7 @@ def take_back(
         adding.add_in_transaction(clients, lane.task, lane_id, message, is_ordered=lane.order)
         return
     unique = hashlib.sha256(lane_task.encode()).hexdigest()[:12]
-    state.blocked_by, state.head = None, id_at(lane_id, position_in(lane_task), unique)
+    state.blocked_by, state.head = None, id_at(lane_id, place_in(lane_task), unique)
     put_state(clients, state)
     adding.put_first_in_transaction(clients, lane.task, state.head, message)
 

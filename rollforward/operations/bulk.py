@@ -25,7 +25,7 @@ from rollforward.operations.replays import (
 )
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.tasks.dead_task_entities import DeadTask, position_of
+from rollforward.tasks.dead_task_entities import DeadTask, place_of
 
 BulkVerb = Literal["replay", "delete"]
 BULK_VERBS: tuple[BulkVerb, ...] = ("replay", "delete")
@@ -120,7 +120,7 @@ def start_bulk(
         raise ValueError(f"at most {MAX_SELECTED} dead tasks can be selected, got {len(ids)}")
     chosen = chosen or DeadTaskFilter()
     start_after, until = chosen.places
-    newest = position_of(naive_utc(clients.clock.now()))
+    newest = place_of(naive_utc(clients.clock.now()))
     args = BulkArgs(dict(chosen.facets), max(start_after, newest), until, list(ids))
     start(clients, JOBS[verb], args, run_id=run_id)
     return run_id

@@ -14,7 +14,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.dead_task_entities import (
     FACETS,
     DeadTask,
-    position_of,
+    place_of,
     query_dead_tasks,
 )
 from rollforward.tasks.runs import BadCursorError
@@ -47,8 +47,8 @@ class DeadTaskFilter:
     @property
     def places(self) -> tuple[str, str]:
         """Return the bounds of its places in the list: later times come first."""
-        start_after = position_of(naive_utc(self.until)) if self.until else ""
-        until = position_of(naive_utc(self.since)) if self.since else "~"
+        start_after = place_of(naive_utc(self.until)) if self.until else ""
+        until = place_of(naive_utc(self.since)) if self.since else "~"
         return start_after, until
 
 
@@ -98,10 +98,10 @@ def read_page(
     """Return a page of a list, between two places."""
     rows = query_dead_tasks(facets, start_after, until, oldest_first=oldest_first).fetch(limit + 1)
     shown = rows[:limit]
-    next_cursor = position_of_row(shown[-1]) if len(rows) > limit else ""
+    next_cursor = place_of_row(shown[-1]) if len(rows) > limit else ""
     return DeadTaskPage(shown, next_cursor)
 
 
-def position_of_row(dead: DeadTask) -> str:
+def place_of_row(dead: DeadTask) -> str:
     """Return the place of a dead task in any list."""
-    return position_of(dead.updated, dead.key.id())
+    return place_of(dead.updated, dead.key.id())

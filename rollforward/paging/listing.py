@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rollforward.paging.ranges import Edge, Entry, Range
-from rollforward.paging.tokens import PageTokens, Position
+from rollforward.paging.tokens import PageStart, PageTokens
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Listing:
         has_beyond = len(entries) > size
 
         def token(edge: Edge, *, is_previous: bool) -> str:
-            return tokens.sign(self.name, scope, Position(edge, is_previous))
+            return tokens.sign(self.name, scope, PageStart(edge, is_previous))
 
         # The rows that the token came from lie on that side: they need no reading.
         has_previous = has_beyond if is_previous else place is not None
@@ -103,7 +103,7 @@ class Listing:
         filters: Mapping[str, str] | None = None,
     ) -> str:
         """Return the token of the page that begins at a position: the address of a row."""
-        place = Position(Edge(position, inclusive=True), is_previous=False)
+        place = PageStart(Edge(position, inclusive=True), is_previous=False)
         return tokens.sign(self.name, self._scope(rows, filters), place)
 
     def _scope(self, rows: Range[T], filters: Mapping[str, str] | None) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Listing:
         return min(size or self.page_size, self.max_page_size)
 
 
-def _edges(shown: Sequence[Entry[T]], place: Position | None) -> tuple[Edge | None, Edge | None]:
+def _edges(shown: Sequence[Entry[T]], place: PageStart | None) -> tuple[Edge | None, Edge | None]:
     """Return where the pages before and after some rows begin.
 
     An empty page has the place where it began on both sides. A row at that place belongs to the

@@ -36,7 +36,7 @@ class BadPageTokenError(ValueError):
 
 
 @dataclass(frozen=True)
-class Position:
+class PageStart:
     """The start of a page, and the direction of reading."""
 
     edge: Edge
@@ -63,7 +63,7 @@ class PageTokens:
         self._max_age_s = max_age_s
         self._clock = clock or SystemClock()
 
-    def sign(self, name: str, scope: Mapping[str, str], place: Position) -> str:
+    def sign(self, name: str, scope: Mapping[str, str], place: PageStart) -> str:
         """Return the token of a place in a list.
 
         Raises:
@@ -80,7 +80,7 @@ class PageTokens:
         mac = _mac(self._keys[0], name, scope, content)
         return base64.urlsafe_b64encode(mac + content).rstrip(b"=").decode()
 
-    def read(self, name: str, scope: Mapping[str, str], token: str) -> Position:
+    def read(self, name: str, scope: Mapping[str, str], token: str) -> PageStart:
         """Return the place in a token of a list.
 
         Raises:
@@ -94,7 +94,7 @@ class PageTokens:
             age_s = self._clock.now().timestamp() - signed_at
             if age_s >= self._max_age_s:
                 raise BadPageTokenError("this page token has expired")
-        return Position(Edge(content[_HEAD.size :].decode(), inclusive), is_previous)
+        return PageStart(Edge(content[_HEAD.size :].decode(), inclusive), is_previous)
 
     def _verified(self, name: str, scope: Mapping[str, str], token: str) -> bytes:
         if len(token) > MAX_TOKEN_CHARS or not token.isascii():

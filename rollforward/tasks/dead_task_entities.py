@@ -85,7 +85,7 @@ class DeadTask(ndb.Model):
     def list_open(self) -> None:
         """Put the row into each list of open dead tasks, at the time of its last failure."""
         facets = {name: str(getattr(self, name) or "") for name in FACETS}
-        place = position_of(self.updated, self.key.id())
+        place = place_of(self.updated, self.key.id())
         self.resolved, self.expires = False, None
         for chosen in CHOICES:
             values = {name: facets[name] for name in chosen}
@@ -118,11 +118,11 @@ def list_prefix(values: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16] + "|"
 
 
-def position_of(at: datetime.datetime, dead_id: str = "") -> str:
+def place_of(at: datetime.datetime, dead_id: str = "") -> str:
     """Return the place in a list: the later a time, the smaller.
 
     >>> new_year = datetime.datetime(2030, 1, 1)
-    >>> position_of(new_year + datetime.timedelta(1), "b") < position_of(new_year, "a")
+    >>> place_of(new_year + datetime.timedelta(1), "b") < place_of(new_year, "a")
     True
     """
     at_ms = (at - EPOCH) // datetime.timedelta(milliseconds=1)
@@ -155,7 +155,7 @@ def query_dead_tasks(
 
     Args:
         values: Facets and their values; left out: any.
-        after, until: Places within the list, as of `position_of`.
+        after, until: Places within the list, as of `place_of`.
     """
     chosen = tuple(name for name in FACETS if name in values)
     place: Any = getattr(DeadTask, list_name(chosen))

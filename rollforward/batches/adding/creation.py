@@ -34,7 +34,7 @@ from rollforward.batches.entities import (
 from rollforward.batches.errors import BadWorkError
 from rollforward.lanes.adding import PlacedMessage, add_placed
 from rollforward.lanes.declaration import LaneKey, key_with_id
-from rollforward.lanes.rows.entities import position_of
+from rollforward.lanes.rows.entities import place_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
@@ -99,7 +99,7 @@ def _messages(
         return [], []  # Stored by a call that has not counted its members, or never will.
     tasks = [message_task(path, queue, RunMember) for path, queue, *_ in work.tasks]
     keys = [_lane_key(clients, *where[2:]) for where in work.tasks]
-    added = position_of(aware_utc(first_page.added) or state.created.replace(tzinfo=datetime.UTC))
+    added = place_of(aware_utc(first_page.added) or state.created.replace(tzinfo=datetime.UTC))
     messages: list[Message] = []
     placed: list[PlacedMessage] = []
     for i in _open(args, page):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
-from rollforward.lanes.gathered.window import position_in_key
+from rollforward.lanes.gathered.window import place_in_key
 from rollforward.lanes.rows.entities import LaneTask, time_of
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
@@ -46,7 +46,7 @@ def call_of(row: LaneTask, codec: ArgumentsCodec[A]) -> Call[A]:
         BadArgumentsError: its arguments are of another form.
     """
     task_id = row.key.id()
-    return Call(codec.read(row.body.encode()), time_of(task_id), position_in_key(task_id))
+    return Call(codec.read(row.body.encode()), time_of(task_id), place_in_key(task_id))
 
 
 def form_of(function: Callable[..., object]) -> tuple[type[Any], Run]:

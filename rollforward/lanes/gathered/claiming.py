@@ -14,7 +14,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
-from rollforward.lanes.gathered.window import Window, milliseconds, position_in_key, time_at
+from rollforward.lanes.gathered.window import Window, milliseconds, place_in_key, time_at
 from rollforward.lanes.rows.entities import (
     Claim,
     LaneState,
@@ -112,7 +112,7 @@ def next_run(
     head, tail = waiting(lane_id).get(keys_only=True), last_of(lane_id).get(keys_only=True)
     if head is None or tail is None:
         return Rest()
-    if position_in_key(head.id()) > window.rest_until:
+    if place_in_key(head.id()) > window.rest_until:
         # A caller's clock may be ahead: its call waits for no time of its own.
         opened = min(time_of(head.id()), now_utc)
         due = gathered.timing.due(opened, time_of(tail.id()), _valid(window.began, now_utc))
@@ -137,9 +137,9 @@ def _rest_until(window: Window, rows: Sequence[LaneTask], tail_id: str) -> str:
 
     The rest of a window does not grow by the calls that came after its end.
     """
-    is_rest = position_in_key(rows[0].key.id()) <= window.rest_until
-    end = window.rest_until if is_rest else position_in_key(tail_id)
-    return end if position_in_key(rows[-1].key.id()) < end else ""
+    is_rest = place_in_key(rows[0].key.id()) <= window.rest_until
+    end = window.rest_until if is_rest else place_in_key(tail_id)
+    return end if place_in_key(rows[-1].key.id()) < end else ""
 
 
 def _next_calls(lane_id: str) -> tuple[list[LaneTask], bool]:

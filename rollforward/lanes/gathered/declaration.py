@@ -13,7 +13,7 @@ from rollforward.lanes.declaration import Lane
 from rollforward.lanes.gathered import replays, running
 from rollforward.lanes.gathered.calls import Call, form_of
 from rollforward.lanes.gathered.timing import Debounce, Throttle, Timing, Unique
-from rollforward.lanes.gathered.window import Window, position_in_key, time_at
+from rollforward.lanes.gathered.window import Window, place_in_key, time_at
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, time_of
 from rollforward.runtime.clients import Clients
@@ -126,7 +126,7 @@ class Gathered(Lane, Generic[A]):
         window, called = Window.of(state), time_of(task.key.id())
         if window.calls:
             return time_at(window.not_before_ms)
-        if position_in_key(task.key.id()) <= window.rest_until:
+        if place_in_key(task.key.id()) <= window.rest_until:
             return called
         return self.timing.due(called, called, window.began)
 

@@ -12,7 +12,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import hints
-from rollforward.lanes.gathered.window import position_in_key
+from rollforward.lanes.gathered.window import place_in_key
 from rollforward.lanes.rows.entities import LaneTask, task_key
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -59,7 +59,7 @@ def keep_dead(
     reason: str,
 ) -> None:
     """Keep the calls of a run as one dead task, in the transaction that deletes them."""
-    calls = tuple(DeadCall(position_in_key(row.key.id()), row.body) for row in rows)
+    calls = tuple(DeadCall(place_in_key(row.key.id()), row.body) for row in rows)
     message = gathered.replay_task.message(DeadCalls(lane_id, calls), max_bytes=_MAX_BYTES)
     dead_tasks.dead_letter_in_transaction(
         clients,

@@ -64,7 +64,7 @@ class Window:
         Args:
             rest_until: The last call that waits with them; "": they are all.
         """
-        calls = tuple(position_in_key(row.key.id()) for row in rows)
+        calls = tuple(place_in_key(row.key.id()) for row in rows)
         is_rest = bool(self.rest_until) and calls[0] <= self.rest_until
         return Window(
             calls=calls,
@@ -101,10 +101,10 @@ class Window:
         )
 
 
-def position_in_key(task_id: str) -> str:
+def place_in_key(task_id: str) -> str:
     """Return the end of the id of a call, which stands for it in its key.
 
-    >>> position_in_key("digest|ada|1700000000000000-c0ffee")
+    >>> place_in_key("digest|ada|1700000000000000-c0ffee")
     '1700000000000000-c0ffee'
     """
     return task_id.rpartition("|")[2]

@@ -156,22 +156,20 @@ def lane_id_of(task_id: str) -> str:
     return task_id.rpartition("|")[0]
 
 
-def position_of(at: datetime.datetime) -> int:
+def place_of(at: datetime.datetime) -> int:
     """Return the place of a time, aware: microseconds since 1970."""
     return (at - EPOCH.replace(tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
 
 
 def time_of(task_id: str) -> datetime.datetime:
     """Return the aware time of the place of a task."""
-    return EPOCH.replace(tzinfo=datetime.UTC) + datetime.timedelta(
-        microseconds=position_in(task_id)
-    )
+    return EPOCH.replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=place_in(task_id))
 
 
-def position_in(task_id: str) -> int:
+def place_in(task_id: str) -> int:
     """Return the place in the id of a task.
 
-    >>> position_in("mail|ada|1700000000000000-c0ffee")
+    >>> place_in("mail|ada|1700000000000000-c0ffee")
     1700000000000000
     """
     return int(task_id.rpartition("|")[2].partition("-")[0])

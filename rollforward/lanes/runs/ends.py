@@ -20,7 +20,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    position_of,
+    place_of,
     state_key,
     task_key,
 )
@@ -193,7 +193,7 @@ def reschedule(holder: Holder, task: LaneTask, end: Later) -> bool:
     # Tasks of a key that fail together share a hint.
     until = rounded(now_utc + datetime.timedelta(seconds=end.pause_s))
 
-    moved_id = _id_at(task, holder.lane_id, position_of(until))
+    moved_id = _id_at(task, holder.lane_id, place_of(until))
 
     def body() -> bool:
         row, state = _owned(holder, task)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from google.cloud import ndb
 
-from rollforward.lanes.rows.entities import LaneState, LaneTask, position_of, task_key, waiting
+from rollforward.lanes.rows.entities import LaneState, LaneTask, place_of, task_key, waiting
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, aware_utc
 
@@ -47,7 +47,7 @@ def next_tasks(
     """
     if not lane.order:
         # A task that another machine's clock has placed ahead does not wait for that.
-        until = position_of(clients.clock.now() + datetime.timedelta(seconds=CLOCK_SKEW_S))
+        until = place_of(clients.clock.now() + datetime.timedelta(seconds=CLOCK_SKEW_S))
         tasks = _unclaimed(lane_id, until, claimed_ids, limit)
         if tasks or claimed_ids:
             return tasks

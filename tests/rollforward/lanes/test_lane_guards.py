@@ -20,7 +20,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    position_of,
+    place_of,
     state_key,
     task_key,
 )
@@ -352,7 +352,7 @@ def test_a_handler_that_fails_for_ever_leaves_a_dead_task(world: World) -> None:
 def test_a_task_that_nobody_can_read_holds_up_nobody(world: World) -> None:
     """K7: no version has known it for long, and its handler could not read it either."""
     now_utc = world.clients.clock.now()
-    row_id = id_at("test-in-order|ada", position_of(now_utc), "c0ffee")
+    row_id = id_at("test-in-order|ada", place_of(now_utc), "c0ffee")
     LaneTask(
         key=task_key(row_id),
         place=row_id,

@@ -13,7 +13,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    position_of,
+    place_of,
     state_key,
 )
 from rollforward.lanes.sweep import wake_stale
@@ -32,7 +32,7 @@ def copies(world: World, keys: int, *, ahead: datetime.timedelta = datetime.time
     """Let a task wait in each of many keys, without hints."""
     send(world.clients, SHARED, "first", 0)
     [row] = LaneTask.query().fetch()
-    place = position_of(world.clients.clock.now() + ahead)
+    place = place_of(world.clients.clock.now() + ahead)
     ids = [id_at(f"test-shared|k{number:04}", place, "copy") for number in range(keys)]
     values = {**row.to_dict(), "body": '{"person":"k","text":"0"}'}
     ndb.put_multi([LaneTask(id=task_id, **{**values, "place": task_id}) for task_id in ids])

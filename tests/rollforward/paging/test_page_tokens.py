@@ -19,7 +19,7 @@ from rollforward.paging import (
     QueryRange,
     Range,
 )
-from rollforward.paging.tokens import MAX_TOKEN_CHARS, Position
+from rollforward.paging.tokens import MAX_TOKEN_CHARS, PageStart
 from tests.infra.memory_datastore import offline
 from tests.rollforward.paging.model import KEY, TOKENS, Unread, filled
 
@@ -160,7 +160,7 @@ def test_each_token_that_is_signed_is_read(letter: str) -> None:
 
 def test_the_longest_token_is_read_and_a_longer_text_is_none() -> None:
     """S14: of a position of 1,600 bytes, with which a range may have begun a value of Datastore."""
-    longest = Position(Edge("a" * 1600), is_previous=True)
+    longest = PageStart(Edge("a" * 1600), is_previous=True)
     token = TOKENS.sign("books", {}, longest)
 
     assert TOKENS.read("books", {}, token) == longest
@@ -168,7 +168,7 @@ def test_the_longest_token_is_read_and_a_longer_text_is_none() -> None:
     with pytest.raises(BadPageTokenError):
         TOKENS.read("books", {}, f"{token}A")
     with pytest.raises(ValueError, match="at most 1600 bytes, got 1601"):
-        TOKENS.sign("books", {}, Position(Edge("a" * 1601), is_previous=True))
+        TOKENS.sign("books", {}, PageStart(Edge("a" * 1601), is_previous=True))
 
 
 @pytest.mark.parametrize("version", [1, 3, ord("[")])

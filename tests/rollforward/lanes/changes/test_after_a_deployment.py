@@ -8,7 +8,7 @@ import pytest
 
 from rollforward.lanes import Lane
 from rollforward.lanes.gathered import running
-from rollforward.lanes.rows.entities import LaneState, LaneTask, id_at, position_of, task_key
+from rollforward.lanes.rows.entities import LaneState, LaneTask, id_at, place_of, task_key
 from rollforward.runtime import naive_utc
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Retry, Unavailable
@@ -34,7 +34,7 @@ def test_a_task_that_this_version_knows_is_not_given_up_as_unknown(
 
     DESK.before = fail_once
     now_utc = world.clients.clock.now()
-    row_id = id_at(lane("ada").id, position_of(now_utc), "c0ffee")
+    row_id = id_at(lane("ada").id, place_of(now_utc), "c0ffee")
     LaneTask(
         key=task_key(row_id),
         place=row_id,

@@ -27,7 +27,7 @@ from rollforward.lanes.gathered.timing import Unique
 from rollforward.lanes.gathered.window import Window
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows import states
-from rollforward.lanes.rows.entities import LaneTask, position_of, state_key
+from rollforward.lanes.rows.entities import LaneTask, place_of, state_key
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.heartbeats import NoHeart
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
@@ -105,7 +105,7 @@ class Waiting:
 
 def next_place(clients: Any, lane_id: str, *, is_ordered: bool) -> int:
     key = Waiting(lane_id, is_reversed=True).get(keys_only=True)
-    now = position_of(clients.clock.now())
+    now = place_of(clients.clock.now())
     return now if key is None else max(now, int(key.id()[len(lane_id) + 1 :][:16]) + 1)
 
 

@@ -21,7 +21,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    position_of,
+    place_of,
     state_key,
     task_key,
     time_of,
@@ -263,7 +263,7 @@ def test_a_task_that_a_clock_far_ahead_has_placed_is_due() -> None:
     lane = lane_of(due_at=lambda task, state: time_of(task.key.id()))
     for ahead_s, is_due in ((0, True), (1, False), (CLOCK_SKEW_S, False), (CLOCK_SKEW_S + 1, True)):
         at = NOON + datetime.timedelta(seconds=ahead_s)
-        key = task_key(id_at(KEY, position_of(at), "c0ffee"))
+        key = task_key(id_at(KEY, place_of(at), "c0ffee"))
         assert sweep._is_due(machine, lane, LaneTask(key=key), NOON) is is_due
         later = LaneTask(key=key, not_before=at.replace(tzinfo=None))
         assert sweep._is_due(machine, lane, later, NOON) is (ahead_s == 0)

@@ -20,7 +20,7 @@ from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
     id_at,
-    position_of,
+    place_of,
     state_key,
     task_key,
 )
@@ -220,13 +220,13 @@ def test_a_task_that_waits_is_behind_others_or_in_an_order_at_its_place(
         state.set_claims([])
         Memory.current.put(state)
     until = NOON + datetime.timedelta(seconds=2)
-    moved = task_key(id_at(KEY, position_of(until), "c0ffee"))
+    moved = task_key(id_at(KEY, place_of(until), "c0ffee"))
     ended = [ends.reschedule(holder, task, ends.unknown("new")) for _ in range(2 if order else 1)]
     if not order:
         ended.append(ends.reschedule(holder, task, ends.unknown("new")))
 
     pause = datetime.timedelta(seconds=ends.VERSION_PAUSE_S)
-    moved = task_key(id_at(KEY, position_of(NOON + pause), "c0ffee"))
+    moved = task_key(id_at(KEY, place_of(NOON + pause), "c0ffee"))
     place, elsewhere = (task.key, moved) if order or not is_there else (moved, task.key)
     row = Memory.current.get(place)
     assert Memory.current.get(elsewhere) is None

@@ -18,7 +18,7 @@ from rollforward.datastore.transactions import OUTCOME_UNKNOWN, current_transact
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import adding, hints
 from rollforward.lanes.rows import states
-from rollforward.lanes.rows.entities import LaneState, LaneTask, position_of, state_key, waiting
+from rollforward.lanes.rows.entities import LaneState, LaneTask, place_of, state_key, waiting
 from rollforward.lanes.runs import claims, ends, lookups
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
@@ -33,15 +33,15 @@ def _chooses_the_place_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     add, places = adding.add_in_transaction, {}
 
     def add_in_transaction(clients: Any, task: Any, lane_id: str, *args: Any, **more: Any) -> None:
-        place = adding._next_position(clients, lane_id, is_ordered=True)
+        place = adding._next_place(clients, lane_id, is_ordered=True)
         places[current_transaction().id] = place
         add(clients, task, lane_id, *args, **more)
 
-    def place(self: adding._Adding, lane_id: str, *, is_ordered: bool) -> adding._Position:
-        return adding._Position(places[self.transaction.id])
+    def place(self: adding._Adding, lane_id: str, *, is_ordered: bool) -> adding._Place:
+        return adding._Place(places[self.transaction.id])
 
     monkeypatch.setattr(adding, "add_in_transaction", add_in_transaction)
-    monkeypatch.setattr(adding._Adding, "_position", place)
+    monkeypatch.setattr(adding._Adding, "_place", place)
 
 
 def _takes_an_insert_in_doubt_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def _believes_in_places(monkeypatch: pytest.MonkeyPatch) -> None:
     def next_tasks(
         clients: Any, lane: Any, lane_id: str, head: Any, claimed_ids: Collection[str], limit: int
     ) -> list[LaneTask]:
-        until = position_of(clients.clock.now())
+        until = place_of(clients.clock.now())
         return lookups._unclaimed(lane_id, until, claimed_ids, limit)
 
     monkeypatch.setattr(lookups, "next_tasks", next_tasks)
