@@ -35,7 +35,7 @@ class Runs:
 
     def __init__(self, *rows: tuple[float, float, int]) -> None:
         self.rows = rows
-        self.source = RunSource("load", self.latest_rows, lambda *_: None)
+        self.source = RunSource("load", self.newest, lambda *_: None)
         self.now = NOW
 
     def newest(self, clients: object, started_before: object, limit: int) -> list[Run]:

@@ -82,22 +82,22 @@ def test_a_deployed_app_keeps_no_lines(queue: Queue, work: Work) -> None:
 
 def test_a_flood_of_lines_is_cut(queue: Queue, work: Work) -> None:
     """The emulator keeps 64 KiB of a response: what a task says leaves room for the error."""
-    with on_a_laptop(), delivery_log.kept() as lines:
+    with on_a_laptop(), delivery_log.captured() as lines:
         for _ in range(100):
             print("x" * 3_000)  # noqa: T201
 
-    assert {len(line) for line in lines.kept} == {delivery_log.MAX_LINE_CHARS}
-    assert sum(map(len, lines.kept)) <= delivery_log.MAX_CHARS
+    assert {len(line) for line in lines.captured} == {delivery_log.MAX_LINE_CHARS}
+    assert sum(map(len, lines.captured)) <= delivery_log.MAX_CHARS
 
 
 def test_a_line_is_what_ends_with_a_newline(queue: Queue, work: Work) -> None:
     """One print writes its arguments one by one."""
-    with on_a_laptop(), delivery_log.kept() as lines:
+    with on_a_laptop(), delivery_log.captured() as lines:
         print("Hello,", "world", 7)  # noqa: T201
         print("no end", end="")  # noqa: T201
         lines.end()
 
-    assert lines.kept == ["Hello, world 7", "no end"]
+    assert lines.captured == ["Hello, world 7", "no end"]
 
 
 def test_the_apps_own_output_says_of_which_task_each_line_is(queue: Queue, work: Work) -> None:
@@ -139,10 +139,10 @@ def test_a_log_call_with_wrong_arguments_fails_no_task(
 ) -> None:
     """As without the console: logging says what is wrong, and the task goes on."""
     monkeypatch.setattr(logging, "raiseExceptions", False)
-    with on_a_laptop(), delivery_log.kept() as lines:
+    with on_a_laptop(), delivery_log.captured() as lines:
         logging.getLogger("shop").warning("%d lamps", "three")
 
-    assert lines.kept == []
+    assert lines.captured == []
 
 
 def test_a_deployed_app_says_nothing_of_its_errors(world: World, work: Work) -> None:

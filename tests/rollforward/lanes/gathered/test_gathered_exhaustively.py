@@ -317,7 +317,7 @@ def _takes_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _does_not_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a run does not look for the next window."""
-    monkeypatch.setattr(running, "_go_on", lambda *args: None)
+    monkeypatch.setattr(running, "_continue", lambda *args: None)
 
 
 @pytest.mark.parametrize("plant", [_claims_by_any_state, _takes_what_is_gone, _does_not_look_again])

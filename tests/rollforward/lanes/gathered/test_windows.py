@@ -156,7 +156,7 @@ def test_a_hint_that_comes_during_a_run_is_made_good_by_its_end(world: World) ->
 
 def test_that_test_bites(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that does not look for the next window leaves its calls to the sweep."""
-    monkeypatch.setattr(running, "_go_on", lambda *args: None)
+    monkeypatch.setattr(running, "_continue", lambda *args: None)
     _deliver_during_a_run(world)
     assert DESK.texts() == [("0",)]
 

@@ -218,7 +218,7 @@ def test_a_note_that_is_not_taken_away_is_found(
     """Without that, the save rings for nobody."""
     if services.memcached is None:
         pytest.skip("notes are kept in memcached")
-    monkeypatch.setattr(Bell, "answer", lambda *args: None)
+    monkeypatch.setattr(Bell, "acknowledge", lambda *args: None)
     with played(services, [Numbers]) as (world, views):
         assert saved_while_listed(world, views, monkeypatch) == []
 
