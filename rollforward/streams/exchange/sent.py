@@ -40,7 +40,7 @@ def with_sent(
         after: The row that it writes.
         inserts: The other rows that it inserts.
     """
-    places = [_interval_of(key.name) for key, _ in inserts if key.kind == CHUNK]
+    places = [_place_of(key.name) for key, _ in inserts if key.kind == CHUNK]
     sent = before.sent or Sent()
     is_complete = sent.seq == before.seq
     if not environment.follows(head):
@@ -73,17 +73,17 @@ def sent_since(before: StoredRow | None, now: StoredRow) -> Sequence[str] | None
     return [place for place, number in sent.to.items() if number > noted.number]
 
 
-def parse_interval(place: str) -> tuple[str, int]:
+def place_of(place: str) -> tuple[str, int]:
     """Return the computation and the first slot of a place.
 
-    >>> parse_interval("counts:4000")
+    >>> place_of("counts:4000")
     ('counts', 16384)
     """
     name, _, lo = place.rpartition(":")
     return name, int(lo, 16)
 
 
-def _interval_of(chunk: str) -> str:
+def _place_of(chunk: str) -> str:
     _, computation, inbox, _ = chunk.split(":", 3)
     return f"{computation}:{inbox.partition('.')[0]}"
 

@@ -34,7 +34,7 @@ MAX_RECORDS = 2**31
 Run = Callable[..., Any]
 
 
-class IntervalKey(NamedTuple):
+class Place(NamedTuple):
     """An interval: its computation and its first slot."""
 
     computation: str
@@ -63,7 +63,7 @@ def export_with(run: Run, path: str | os.PathLike[str]) -> Header:
 
 
 def _rows(run: Run, head: Head) -> Iterator[Row]:
-    for place in interval_keys(head):
+    for place in places_of(head):
         for slab in run(slabs_of, place):
             first: int | None = 0
             while first is not None:
@@ -76,9 +76,9 @@ def _rows(run: Run, head: Head) -> Iterator[Row]:
             yield from page
 
 
-def interval_keys(head: Head) -> list[IntervalKey]:
+def places_of(head: Head) -> list[Place]:
     """Return all intervals, in order."""
-    return [IntervalKey(name, lo) for name in sorted(head.intervals) for lo in head.intervals[name]]
+    return [Place(name, lo) for name in sorted(head.intervals) for lo in head.intervals[name]]
 
 
 def header_of(environment: Environment, head: Head) -> Steps[Header]:
@@ -105,7 +105,7 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
         for name, fields in stopped["topology"].items()
     }
     due = set[str]()
-    for place in interval_keys(head):
+    for place in places_of(head):
         interval = yield from _interval(environment, place)
         name = place.computation
         reached = max(stopped["inputs"].get(name, 0), stopped["percentiles"].get(name, 0))
@@ -125,19 +125,19 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
     )
 
 
-def _interval(environment: Environment, place: IntervalKey) -> Steps[Interval]:
+def _interval(environment: Environment, place: Place) -> Steps[Interval]:
     [row] = yield Read([environment.names.interval(*place)])
     return row.body  # type: ignore[no-any-return]
 
 
-def slabs_of(environment: Environment, place: IntervalKey) -> Steps[list[int]]:
+def slabs_of(environment: Environment, place: Place) -> Steps[list[int]]:
     """Return the first slots of the slabs of an interval."""
     interval = yield from _interval(environment, place)
     return [slab.lo for slab in interval.slabs]
 
 
 def states_page(
-    environment: Environment, place: IntervalKey, slab: int, first: int
+    environment: Environment, place: Place, slab: int, first: int
 ) -> Steps[tuple[list[Row], int | None]]:
     """Return the rows of a slab's keys from the first one on, and the next one; None: no more."""
     interval = yield from _interval(environment, place)
@@ -155,7 +155,7 @@ def states_page(
 
 
 def record_page(
-    environment: Environment, head: Head, place: IntervalKey, after: str, seen: frozenset[str]
+    environment: Environment, head: Head, place: Place, after: str, seen: frozenset[str]
 ) -> Steps[tuple[list[Row], str | None, frozenset[str]]]:
     """Return rows of records that wait for an interval, behind a chunk, and the last chunk of them.
 
@@ -175,7 +175,7 @@ def record_page(
     return rows, chunks[-1][0], seen | {*ids}
 
 
-def _known_ids(environment: Environment, head: Head, place: IntervalKey) -> Steps[frozenset[str]]:
+def _known_ids(environment: Environment, head: Head, place: Place) -> Steps[frozenset[str]]:
     """Return hashes of the ids that an interval knew when the pipeline was stopped."""
     horizon_ms = environment.pipeline.dedup_ms(place.computation)
     known = KnownIds(environment.names, *place, horizon_ms)

@@ -57,7 +57,7 @@ from rollforward.streams.storage.schema import (
 from rollforward.streams.storage.state_store import StateStore
 
 MAX_PAGE_ROWS, MAX_PAGE_BYTES = 200, 1_000_000
-IntervalKey = tuple[str, int]
+Place = tuple[str, int]
 
 
 def import_from(clients: Clients, pipeline: Declaration, path: str | os.PathLike[str]) -> Header:
@@ -137,7 +137,7 @@ def import_page(
         TopologyError: the pipeline has run before, without this export.
     """
     head = yield from read_head(environment)
-    by_place: dict[IntervalKey, list[Row]] = defaultdict(list)
+    by_place: dict[Place, list[Row]] = defaultdict(list)
     for row in page:
         name = row["computation"]
         by_place[name, interval_of(head.body, name, slot_of(row["key"]))].append(row)
@@ -250,7 +250,7 @@ def _source(row: SourceRow, watermark: int, position: Any) -> SourceRow:
 
 
 def _write_states(
-    environment: Environment, header: Header, place: IntervalKey, states: Mapping[str, KeyState]
+    environment: Environment, header: Header, place: Place, states: Mapping[str, KeyState]
 ) -> Steps[None]:
     """Write the states of keys of one interval, in as many commits as that takes."""
     try:
@@ -264,7 +264,7 @@ def _write_states(
 
 
 def _states_commit(
-    environment: Environment, header: Header, place: IntervalKey, states: Mapping[str, KeyState]
+    environment: Environment, header: Header, place: Place, states: Mapping[str, KeyState]
 ) -> Steps[Commit | None]:
     names, (name, lo) = environment.names, place
     interval, head = yield Read([names.interval(name, lo), names.head])
@@ -281,7 +281,7 @@ def _states_commit(
 
 
 def _write_records(
-    environment: Environment, header: Header, place: IntervalKey, number: int, rows: Iterable[Row]
+    environment: Environment, header: Header, place: Place, number: int, rows: Iterable[Row]
 ) -> Steps[None]:
     """Write records of one page that wait for one interval, in chunks named by the page."""
     by_lane: dict[int, list[InboxRecord]] = defaultdict(list)
@@ -301,7 +301,7 @@ def _write_records(
 def _chunk_commit(
     environment: Environment,
     header: Header,
-    place: IntervalKey,
+    place: Place,
     id_: str,
     late_at: int,
     records: Sequence[InboxRecord],

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollforward.streams.exchange.sent import parse_interval, sent_since
+from rollforward.streams.exchange.sent import place_of, sent_since
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import has_pending_change
 from rollforward.streams.storage.layout import Inbox, creation_layout
@@ -176,7 +176,7 @@ class _Following:
             places = sent_since(before.get(sender), row)
             if places is None:
                 return False
-            self._filled.update(map(parse_interval, places))
+            self._filled.update(map(place_of, places))
         return self._filled <= self._view.intervals.keys()
 
     def _scan(self) -> Steps[None]:

@@ -145,7 +145,7 @@ def in_steps() -> Iterator[None]:
     standing = partial(claims.Holder, monotonic=lambda: 0.0)
     with (
         stepwise.stepwise(),
-        mock.patch(f"{lanes}.adding._next_position", last_place),
+        mock.patch(f"{lanes}.adding._next_place", last_place),
         mock.patch(f"{lanes}.adding.commit_of_puts", lambda client, puts: puts),
         mock.patch(
             f"{lanes}.adding.apply_together",

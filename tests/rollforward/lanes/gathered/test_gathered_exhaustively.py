@@ -159,7 +159,7 @@ def in_steps() -> Iterator[None]:
     lanes = "rollforward.lanes"
     with (
         stepwise.stepwise(),
-        mock.patch(f"{lanes}.adding._next_position", next_place),
+        mock.patch(f"{lanes}.adding._next_place", next_place),
         mock.patch(f"{lanes}.adding.commit_of_puts", lambda client, puts: puts),
         mock.patch(
             f"{lanes}.adding.apply_together",
