@@ -140,7 +140,7 @@ def head(run: ContinuationRun, chain: int) -> PageArgs:
 
 @dataclass
 class OpenPages:
-    """A look at the open work of a run, and when each page got on last."""
+    """The open pages of a run, as one look finds them, and when each got on last."""
 
     run: ContinuationRun
     budget: int  # How many pages may still be read.

@@ -177,16 +177,16 @@ class Epochs:
     def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
         """Remove an epoch from this process's memory and from memcached, so no writer enters it."""
         with self._lock:
-            remembered = self._known.get(slot)
-            if remembered is not None and remembered.epoch == epoch:
+            cached = self._known.get(slot)
+            if cached is not None and cached.epoch == epoch:
                 del self._known[slot]
         unpublish(clients, slot, epoch)
 
     def _cached(self, clients: Clients, slot: Slot) -> str | None:
-        remembered = self._known.get(slot)
-        if remembered is None or not self._is_valid_epoch(clients, slot, remembered.epoch):
+        cached = self._known.get(slot)
+        if cached is None or not self._is_valid_epoch(clients, slot, cached.epoch):
             return None
-        return remembered.epoch
+        return cached.epoch
 
     def _published(self, clients: Clients, slot: Slot) -> str | None:
         """Return the open epoch according to memcached, if that is plausible."""
@@ -259,15 +259,15 @@ class Epochs:
 
     def _cache(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
         """Remember an epoch; return its shape, as this process sees it."""
-        remembered = self._known.get(slot)
-        if remembered is None or remembered.epoch != epoch:
-            remembered = _CachedEpoch(epoch, self._shape(clients, slot.key))
+        cached = self._known.get(slot)
+        if cached is None or cached.epoch != epoch:
+            cached = _CachedEpoch(epoch, self._shape(clients, slot.key))
         with self._lock:
-            self._known[slot] = remembered
+            self._known[slot] = cached
             self._known.move_to_end(slot)
             if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
-        return remembered.shape
+        return cached.shape
 
     def _ttl_s(self) -> int:
         return math.ceil(self._period.total_seconds() + FORGOTTEN_AFTER_S)

@@ -1,10 +1,10 @@
-"""Keyed state: a JSON object per key, with typed cells for common shapes.
+"""Keyed state: a JSON object per key, with typed states for common shapes.
 
     ctx.state["last"] = record.value            # Any item, as in a dict.
     ctx.state.counter("hits").add(1)
     ctx.state.buffer("recent").add(record.timestamp_ms, record.value)
 
-A cell is a view of one item of the state: it costs nothing until it is written. An empty list, map
+A typed state is a view of one item of it: it costs nothing until it is written. An empty list, map
 or buffer, and a state without items, take no storage.
 """
 
@@ -108,27 +108,27 @@ class State(MutableMapping[str, Any]):
         return State(self._items.setdefault(name, {}))
 
     def value(self, name: str, default: Any = None) -> ValueState:
-        """Return a cell for one value."""
+        """Return a typed state for one value."""
         return ValueState(self._items, name, default)
 
     def counter(self, name: str) -> CounterState:
-        """Return a cell for a number, which begins at 0."""
+        """Return a typed state for a number, which begins at 0."""
         return CounterState(self._items, name)
 
     def list(self, name: str) -> ListState:
-        """Return a cell for a list."""
+        """Return a typed state for a list."""
         return ListState(self._items, name)
 
     def map(self, name: str) -> MapState:
-        """Return a cell for a map from text to values."""
+        """Return a typed state for a map from text to values."""
         return MapState(self._items, name)
 
     def buffer(self, name: str) -> BufferState:
-        """Return a cell for values in order of time."""
+        """Return a typed state for values in order of time."""
         return BufferState(self._items, name)
 
 
-class _State:
+class _TypedState:
     __slots__ = ("_items", "_name")
 
     def __init__(self, items: dict[str, Any], name: str) -> None:
@@ -136,11 +136,11 @@ class _State:
         self._name = name
 
     def clear(self) -> None:
-        """Delete the item of the cell."""
+        """Delete its item."""
         self._items.pop(self._name, None)
 
     def _writable(self, kind: type[Any]) -> Any:
-        """Return the item of the cell, created if it is missing.
+        """Return its item, created if it is missing.
 
         Raises:
             BadRecordError: the item has another type.
@@ -156,7 +156,7 @@ class _State:
         return self._items.get(self._name, empty)
 
 
-class ValueState(_State):
+class ValueState(_TypedState):
     """One JSON value."""
 
     __slots__ = ("_default",)
@@ -172,7 +172,7 @@ class ValueState(_State):
         self._items[self._name] = value
 
 
-class CounterState(_State):
+class CounterState(_TypedState):
     """A number."""
 
     __slots__ = ()
@@ -186,7 +186,7 @@ class CounterState(_State):
         return total
 
 
-class ListState(_State):
+class ListState(_TypedState):
     """A list, in the order in which it was written."""
 
     __slots__ = ()
@@ -205,7 +205,7 @@ class ListState(_State):
         return len(self._readable(()))
 
 
-class MapState(_State):
+class MapState(_TypedState):
     """A map from text to values."""
 
     __slots__ = ()
@@ -241,7 +241,7 @@ class MapState(_State):
         return key in self._readable({})
 
 
-class BufferState(_State):
+class BufferState(_TypedState):
     """Values in order of their times; values of one time in order of arrival."""
 
     __slots__ = ()

@@ -166,9 +166,9 @@ class IntervalJoin(Computation):
 
     def _forget_at(self, ctx: Context, at: int) -> None:
         """Set the timer, unless it is set for an earlier time."""
-        cell = ctx.state.value("forget", NEVER)
-        if at < cell.get():
-            cell.set(at)
+        earliest = ctx.state.value("forget", NEVER)
+        if at < earliest.get():
+            earliest.set(at)
             ctx.set_timer("forget", at)
 
 

@@ -218,17 +218,17 @@ class Windowed(Computation):
             )
 
     def record(self, ctx: Context, record: Record) -> None:
-        cells, is_counted = ctx.state.map(_WINDOWS), False
+        stored, is_counted = ctx.state.map(_WINDOWS), False
         for bounds in self.windows.assign(record):
-            is_counted |= self._add(ctx, cells, record, bounds)
+            is_counted |= self._add(ctx, stored, record, bounds)
         if not is_counted:
             ctx.drop_late()
         else:
-            self._hold(ctx, cells)
+            self._hold(ctx, stored)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        cells, tag = ctx.state.map(_WINDOWS), timer.tag.partition(":")[2]
-        window = cells.get(tag)
+        stored, tag = ctx.state.map(_WINDOWS), timer.tag.partition(":")[2]
+        window = stored.get(tag)
         if window is None:
             return
         if timer.tag.startswith(_EARLY):
@@ -241,8 +241,8 @@ class Windowed(Computation):
         if timer.at_ms == window["due"] and self.lateness:
             ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
         else:
-            cells.pop(tag)
-        self._hold(ctx, cells)
+            stored.pop(tag)
+        self._hold(ctx, stored)
 
     def write(self, ctx: Context, window: Mapping[str, Any], pane: str, at: int) -> None:
         """Write the result of a window."""
@@ -251,16 +251,16 @@ class Windowed(Computation):
         result = {**bounds, "pane": pane, "records": window["records"], "value": value}
         ctx.produce(self.output, result, at)
 
-    def _add(self, ctx: Context, cells: MapState, record: Record, bounds: Bounds) -> bool:
+    def _add(self, ctx: Context, stored: MapState, record: Record, bounds: Bounds) -> bool:
         """Add a record to a window; return False if the window is closed."""
-        touched, watermark = self._touched(cells, bounds), ctx.watermark
+        touched, watermark = self._touched(stored, bounds), ctx.watermark
         due = bounds.due
         for _, window in touched:
             if window["due"] > due:
                 due = window["due"]
         if due + self.lateness <= watermark:
             return False
-        tag, window = self._joined(ctx, cells, touched, bounds)
+        tag, window = self._joined(ctx, stored, touched, bounds)
         window["records"] += 1
         window["total"] = self.combine.add(window["total"], record)
         if due <= watermark:
@@ -274,15 +274,15 @@ class Windowed(Computation):
                 self._set_early(ctx, tag, window, self.early)
         return True
 
-    def _touched(self, cells: MapState, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
+    def _touched(self, stored: MapState, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
         """Return the stored windows that a new one joins, the earliest first."""
         if not self.windows.merges:
             tag = str(bounds.start)
-            window = cells.get(tag)
+            window = stored.get(tag)
             return [] if window is None else [(tag, window)]
         overlapping = [
             (tag, window)
-            for tag, window in cells.items()
+            for tag, window in stored.items()
             if window["start"] < bounds.end and bounds.start < window["end"]
         ]
         return sorted(overlapping, key=lambda item: int(item[1]["start"]))
@@ -290,7 +290,7 @@ class Windowed(Computation):
     def _joined(
         self,
         ctx: Context,
-        cells: MapState,
+        stored: MapState,
         touched: Sequence[tuple[str, dict[str, Any]]],
         bounds: Bounds,
     ) -> tuple[str, dict[str, Any]]:
@@ -303,7 +303,7 @@ class Windowed(Computation):
         if not touched:
             empty = {"records": 0, "total": self.combine.empty()}
             tag, window = str(start), {"start": start, "end": end, "due": due, **empty}
-            cells.set(tag, window)
+            stored.set(tag, window)
             return tag, window
         if not self.windows.merges:
             tag, window = touched[0]
@@ -314,7 +314,7 @@ class Windowed(Computation):
         for _, window in touched[1:]:
             total = self.combine.merge(total, window["total"])
         for other, _ in touched[:-1]:
-            cells.pop(other)
+            stored.pop(other)
             ctx.cancel_timer(_END + other)
             ctx.cancel_timer(_EARLY + other)
         merged["total"], merged["start"] = total, min(start, earliest["start"])
@@ -322,17 +322,17 @@ class Windowed(Computation):
         merged["end"], merged["due"] = max(end, latest["end"]), max(due, latest["due"])
         if held := [window[_EARLIEST] for _, window in touched if _EARLIEST in window]:
             merged[_EARLIEST] = min(held)
-        cells.set(tag, merged)
+        stored.set(tag, merged)
         return tag, merged
 
-    def _hold(self, ctx: Context, cells: MapState) -> None:
+    def _hold(self, ctx: Context, stored: MapState) -> None:
         """Hold the watermark at the earliest record whose result is to come.
 
         Without `stamp` there are only windows of a version that had it.
         """
         if not self.is_held and ctx.held_ms is None:
             return
-        held = [window[_EARLIEST] for _, window in cells.items() if _EARLIEST in window]
+        held = [window[_EARLIEST] for _, window in stored.items() if _EARLIEST in window]
         if held:
             ctx.hold(min(held))
         else:
@@ -384,8 +384,8 @@ class CountWindows(Computation):
             raise TypeError(f"{name}: `size` must be at least 1, got {size}")
 
     def record(self, ctx: Context, record: Record) -> None:
-        cell = ctx.state.value("window")
-        window = cell.get() or {
+        stored = ctx.state.value("window")
+        window = stored.get() or {
             "start": record.timestamp_ms,
             "records": 0,
             "total": self.combine.empty(),
@@ -394,11 +394,11 @@ class CountWindows(Computation):
         window["end"] = max(window.get("end", 0), record.timestamp_ms + 1)
         window["records"] += 1
         window["total"] = self.combine.add(window["total"], record)
-        cell.set(window)
+        stored.set(window)
         if window["records"] == self.size:
             value = self.combine.result(window.pop("total"))
             ctx.produce(self.outputs[0], {"key": ctx.key, **window, "value": value})
-            cell.clear()
+            stored.clear()
 
 
 @functools.lru_cache(maxsize=1_000)

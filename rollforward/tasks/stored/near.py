@@ -76,16 +76,16 @@ def _create(
     for named in batched([row for row in created if row.name is not None], MAX_PUT):
         ndb.put_multi(named)
     ndb.delete_multi([row.key for row in created if row.name is None])
-    failed = [(row, answer) for row, answer in results if isinstance(answer, Exception)]
-    unanswered = [row for row, error in failed if isinstance(error, _NO_ANSWER)]
+    unanswered = [row for row, answer in results if isinstance(answer, _NO_ANSWER)]
     for row in unanswered:
         row.waits_until = naive_utc(now_utc + NEAR)
     for part in batched(unanswered, MAX_PUT):
         ndb.put_multi(part)
-    for row, error in failed:
-        if not isinstance(error, _NO_ANSWER):
-            _reject(clients, row, error, now_utc)
-    return len(created), len(failed) - len(unanswered)
+    refused = len(rows) - len(created) - len(unanswered)
+    for row, answer in results:
+        if isinstance(answer, Exception) and not isinstance(answer, _NO_ANSWER):
+            _reject(clients, row, answer, now_utc)
+    return len(created), refused
 
 
 def _reject(
