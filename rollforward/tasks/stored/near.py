@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from google.cloud import ndb
 
 from rollforward.datastore.batched import batched
 from rollforward.datastore.expiry import expiry
+from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
@@ -77,15 +80,21 @@ def _create(
         ndb.put_multi(named)
     ndb.delete_multi([row.key for row in created if row.name is None])
     unanswered = [row for row, answer in results if isinstance(answer, _NO_ANSWER)]
-    for row in unanswered:
-        row.waits_until = naive_utc(now_utc + NEAR)
-    for part in batched(unanswered, MAX_PUT):
-        ndb.put_multi(part)
+    for part in batched([row.key for row in unanswered], MAX_PUT):
+        transact(partial(_line_up, part, naive_utc(now_utc + NEAR)))
     refused = len(rows) - len(created) - len(unanswered)
     for row, answer in results:
         if isinstance(answer, Exception) and not isinstance(answer, _NO_ANSWER):
             _reject(clients, row, answer, now_utc)
     return len(created), refused
+
+
+def _line_up(keys: Sequence[Any], waits_until: datetime.datetime) -> None:
+    """Let rows wait behind others, in a transaction: a sweep beside this one may end some."""
+    rows = [row for row in ndb.get_multi(keys) if row is not None and row.waits_until is not None]
+    for row in rows:
+        row.waits_until = waits_until
+    ndb.put_multi(rows)
 
 
 def _reject(

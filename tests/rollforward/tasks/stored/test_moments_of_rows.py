@@ -198,7 +198,7 @@ BUGS = (
         {"late_s": 599, "is_dead": False},
     ),
     Bug(
-        *(arguments, "_finish", "head.expires or _expiry(clients, stored_id, None)"),
+        *(arguments, "_finish", "head.expires or _expires_at(clients, stored_id, None)"),
         *("head.expires", test_rows_that_were_kept_for_a_task_expire_when_it_is_done),
     ),
     Bug(

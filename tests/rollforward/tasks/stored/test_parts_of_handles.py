@@ -59,7 +59,7 @@ class Machine:
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with offline(), Memory() as stored:
-        for module in (cancellation, cancellable):
+        for module in (cancellation, cancellable, near):
             monkeypatch.setattr(module, "transact", stored.transact)
         yield
 
@@ -238,6 +238,21 @@ def test_rows_of_distant_tasks_go_and_names_stay_until_the_queue_forgets_them() 
     assert (named.waits_until, named.expires) == (None, expiry("a", due + near.NAME_KNOWN))
     assert unnamed is None
     assert (away.waits_until, away.expires) == (due, None)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_row_that_another_sweep_has_ended_is_not_put_back(is_named: bool) -> None:
+    """H3: it has been created since it was read, and Cloud Tasks does not answer this sweep."""
+    due = (NOON + datetime.timedelta(days=1)).replace(tzinfo=None)
+    fields = {"path": "/away", "queue": "q", "body": "{}", "due": due}
+    if is_named:
+        Memory.current.put(DistantTask(key=distant_key("a"), waits_until=None, **fields))
+    read = DistantTask(key=distant_key("a"), waits_until=due, **fields)
+    machine: Any = Machine()
+    assert near._create(machine, [read], NOON) == (0, 0)
+
+    stored = Memory.current.get(read.key)
+    assert (stored is not None, stored and stored.waits_until) == (is_named, None)
 
 
 # Arguments
