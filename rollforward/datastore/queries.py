@@ -10,12 +10,61 @@ from collections.abc import Sequence
 from typing import Any
 
 from google.cloud import ndb
-from google.cloud.datastore_v1.types import QueryResultBatch, RunQueryResponse
+from google.cloud.datastore_v1.types import (
+    CompositeFilter,
+    PropertyFilter,
+    PropertyOrder,
+    QueryResultBatch,
+    RunQueryRequest,
+    RunQueryResponse,
+)
 
 from rollforward.datastore.stub import call_in_parallel
 
 MAX_IN_PARALLEL = 50  # A connection takes a hundred calls at a time, of all threads together.
 NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
+_AT_LEAST = PropertyFilter.Operator.GREATER_THAN_OR_EQUAL
+_LESS = PropertyFilter.Operator.LESS_THAN
+
+
+def request_of_range(
+    client: ndb.Client,
+    kind: str,
+    name: str,
+    low: str,
+    high: str,
+    limit: int,
+    *,
+    is_reversed: bool = False,
+) -> Any:
+    """Return the query for the entities of a kind by one of their properties, a text, in its order.
+
+    It is outside of any transaction.
+
+    Args:
+        name: The property.
+        low: Its values from there on,
+        high: and before this one.
+        limit: How many entities at most.
+        is_reversed: In descending order.
+    """
+    request = RunQueryRequest.pb()(project_id=client.project, database_id=client.database or "")
+    request.partition_id.project_id = client.project
+    request.partition_id.database_id = client.database or ""
+    request.partition_id.namespace_id = client.namespace or ""
+    query = request.query
+    query.kind.add(name=kind)
+    order = query.order.add()
+    order.property.name = name
+    if is_reversed:
+        order.direction = PropertyOrder.Direction.DESCENDING
+    query.limit.value = limit
+    query.filter.composite_filter.op = CompositeFilter.Operator.AND
+    for operator, bound in ((_AT_LEAST, low), (_LESS, high)):
+        condition = query.filter.composite_filter.filters.add().property_filter
+        condition.property.name, condition.op = name, operator
+        condition.value.string_value = bound
+    return request
 
 
 def run_query(client: ndb.Client, request: Any) -> list[Any]:

@@ -15,15 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from google.cloud.datastore_v1.types import PropertyOrder, RunQueryRequest
 
 from rollforward.datastore import current
 from rollforward.datastore.batched import batched
-from rollforward.datastore.queries import run_query
+from rollforward.datastore.queries import request_of_range, run_query
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, current_transaction
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import hints
@@ -48,7 +47,6 @@ MAX_ATTEMPTS = 3
 PAUSE_S = 0.05
 
 _HOOK = "lanes"
-_NOT_LESS, _LESS = 4, 1  # Operators of a filter.
 
 
 def add(
@@ -309,29 +307,13 @@ def _next_place(clients: Clients, lane_id: str, *, is_ordered: bool) -> int:
     place = place_of(clients.clock.now())
     if not is_ordered:
         return place
-    results = run_query(clients.datastore, _last_task(clients.datastore, lane_id))
+    kind, bounds = LaneTask._get_kind(), (f"{lane_id}|", f"{lane_id}|~")
+    last = request_of_range(clients.datastore, kind, "place", *bounds, 1, is_reversed=True)
+    results = run_query(clients.datastore, last)
     if not results:
         return place
     last_id = results[0].entity.key.path[-1].name
     return max(place, int(last_id.rpartition("|")[2].partition("-")[0]) + 1)
-
-
-def _last_task(client: ndb.Client, lane_id: str) -> Any:
-    """Return the query for the last task of a key, outside of any transaction."""
-    request = RunQueryRequest.pb()(project_id=client.project, database_id=client.database or "")
-    request.partition_id.project_id = client.project
-    request.partition_id.database_id = client.database or ""
-    request.partition_id.namespace_id = client.namespace or ""
-    query = request.query
-    query.kind.add(name=LaneTask._get_kind())
-    query.order.add(direction=PropertyOrder.Direction.DESCENDING).property.name = "place"
-    query.limit.value = 1
-    query.filter.composite_filter.op = 1  # AND
-    for operator, bound in ((_NOT_LESS, f"{lane_id}|"), (_LESS, f"{lane_id}|~")):
-        condition = query.filter.composite_filter.filters.add().property_filter
-        condition.property.name, condition.op = "place", operator
-        condition.value.string_value = bound
-    return request
 
 
 def _any_exists(row_ids: Iterable[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 # A time further ahead is from a wrong clock.
 CLOCK_SKEW_S = 60.0
+_SORTABLE_CHARS = 21
 _SORTABLE = "%Y%m%dT%H%M%S%f"
 
 
@@ -92,4 +93,8 @@ def parse_time(text: str) -> datetime.datetime:
     Raises:
         ValueError: the text has another form.
     """
-    return datetime.datetime.strptime(text, _SORTABLE)  # noqa: DTZ007
+    digits = text[:8] + text[9:]
+    if len(text) != _SORTABLE_CHARS or text[8] != "T" or not (text.isascii() and digits.isdigit()):
+        raise ValueError(f"must be like 20300501T120000000000, got {text!r:.60}")
+    # strptime takes five times as long, and a fold reads the time of each update.
+    return datetime.datetime.fromisoformat(f"{text[:15]}.{text[15:]}")

@@ -38,7 +38,9 @@ class OwnTasks:
 
     def has(self, tag: str, id_: str) -> bool:
         """Return whether an update of a row has a task of its own."""
-        at, ids = self._latest.get(tag, ("", []))
+        if tag not in self._latest:
+            return False
+        at, ids = self._latest[tag]
         return _saved(id_) < at or id_ in ids
 
     def add(self, updates: Iterable[tuple[str, str]]) -> None:

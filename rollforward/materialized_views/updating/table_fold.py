@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -70,11 +71,11 @@ class WaitingUpdates:
     row: str
     updates: Sequence[Update]
 
-    @property
+    @cached_property
     def id(self) -> str:
         return str(self.unacked.key.id())
 
-    @property
+    @cached_property
     def saved(self) -> datetime.datetime:
         return RowId.parse(self.id).created
 
@@ -177,7 +178,7 @@ class _Fold:
         after = self._place.start
         for _ in range(MAX_LISTINGS):
             self._show_progress()
-            found = list_unacked(self._table, after, MAX_LISTED)
+            found = list_unacked(self._clients, self._table, after, MAX_LISTED)
             due = self._due(found)
             is_written = False
             for part in self._parts(due):

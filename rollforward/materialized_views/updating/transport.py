@@ -20,6 +20,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward import outbox
+from rollforward.datastore.queries import request_of_range, run_query
 from rollforward.fork_join import Batch, ForkJoin
 from rollforward.fork_join import entities as fork_join
 from rollforward.fork_join.entities import (
@@ -143,14 +144,29 @@ class UpdateTransport:
         return Apply(table, row, updates, unacked="")
 
 
-def list_unacked(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+def list_unacked(clients: Clients, table: str, after: str, limit: int) -> list[tuple[str, str]]:
     """Return the keys of unacked updates of a table, each with its row's tag, in order of tags.
+
+    Without ndb, which takes longer for a short list than the service.
 
     Args:
         after: Begin with this tag; empty: with the first.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    query = rows_of_tags(f"{table}:", after=after)
-    return [(row.key.id(), row.tag) for row in query.fetch(limit, projection=["tag"])]
+    low, high = f"{table}:", f"{table}:\U0010ffff"
+    kind, client = OutboxTask._get_kind(), clients.datastore
+    request = request_of_range(client, kind, "tag", after or low, high, limit)
+    request.query.projection.add().property.name = "tag"
+    entities = [result.entity for result in run_query(client, request)]
+    return [(_id_of(entity), entity.properties["tag"].string_value) for entity in entities]
+
+
+def _id_of(entity: Any) -> Any:
+    """Return the id of an entity's key: a text, unless the row was made by hand."""
+    last = entity.key.path[-1]
+    return last.name or last.id
 
 
 def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:

@@ -381,6 +381,8 @@ def _committable(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
     It has no room for more than its limits, and writes no row twice: the second body has not read
     the writes of the first one. `SharedBody.rows` keeps these bodies apart, if it names all rows.
     """
+    if len(callers) == 1:
+        return list(callers)
     committable: list[_Caller[Any]] = []
     mutations, size, write_keys = 0, 0, set[bytes]()
     for caller in callers:

@@ -184,7 +184,7 @@ def test_a_fold_that_finds_only_busy_rows_goes_on_behind_them(
     """C1: as far as its listings reach, also where one row alone fills them."""
     waiting = [(f"{TABLE}:{letter}", str(n)) for n, letter in enumerate("aabbbbbc")]
 
-    def list_unacked(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+    def list_unacked(_: Any, table: str, after: str, limit: int) -> list[tuple[str, str]]:
         return [(id_, tag) for tag, id_ in waiting if tag >= after][:limit]
 
     monkeypatch.setattr(table_fold, "list_unacked", list_unacked)
@@ -195,7 +195,8 @@ def test_a_fold_that_finds_only_busy_rows_goes_on_behind_them(
         machine: Any = Machine(cache)
         fold: Any = object.__new__(table_fold._Fold)
         fold._show_progress = lambda: None
-        fold._table, fold._has_passed_end, fold._later = TABLE, False, set()
+        fold._clients, fold._table = machine, TABLE
+        fold._has_passed_end, fold._later = False, set()
         fold._place = FoldStart(machine, TABLE)
         fold._due, fold._parts = lambda found: [], lambda ids: []
         starts.append(fold._place.start)

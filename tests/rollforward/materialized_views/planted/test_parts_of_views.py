@@ -227,7 +227,7 @@ def test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row(
     """C1: that is all, however few rows are behind its beginning."""
     waiting, folded = [f"t:{letter}" for letter in "abcd"], list[str]()
 
-    def list_unacked(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+    def list_unacked(_: Any, table: str, after: str, limit: int) -> list[tuple[str, str]]:
         return [(tag, tag) for tag in waiting if tag >= after][:limit]
 
     def fold_part(part: Any) -> bool:
@@ -238,7 +238,8 @@ def test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row(
     monkeypatch.setattr(table_fold, "list_unacked", list_unacked)
     fold: Any = object.__new__(table_fold._Fold)
     fold._show_progress = lambda: None
-    fold._table, fold._has_passed_end, fold._later = "t", False, set()
+    fold._clients, fold._table = None, "t"
+    fold._has_passed_end, fold._later = False, set()
     fold._place = SimpleNamespace(start=start, pass_by=lambda tag: None)
     fold._due = lambda found: [tag for _, tag in found]
     fold._parts = lambda ids: [[SimpleNamespace(unacked=SimpleNamespace(tag=tag))] for tag in ids]
