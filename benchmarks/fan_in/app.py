@@ -1,10 +1,11 @@
-"""The app that is measured: a save of a source, and the update of its group's row, in three ways.
+"""The app that is measured: a save of a source, and the update of its group's row, in four ways.
 
 folds   a view whose rows are written as updates come; what waits is folded together
 paced   the same view as it is declared by default: a busy row is written once a second
 talk    the talk's transactional sequence, taken literally: a marker for each source in each group,
         a task for each update. Its task cannot join the transaction any more, so it may be lost;
         its limit of one task a second is left out.
+inline  one transaction for the source and the row of its group: the naive design
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class Told(_Source):
 
 class Student(_Source):
     """A source of the talk's view."""
+
+
+class Inlined(_Source):
+    """A source that is saved with its group's row."""
 
 
 class ByGroup(View):
@@ -125,6 +130,29 @@ def update(clients: Clients, id_: str, new: int) -> None:
         apply.enqueue(clients, Present(id_, old, marker.sequence, present=False))
 
 
+# The naive design
+
+
+class GroupTotal(ndb.Model):
+    """A row that is written by each save."""
+
+    count = ndb.IntegerProperty(indexed=False, default=0)
+
+
+def save_inline(source: Inlined) -> None:
+    """Save a source and count it in its group, once."""
+    total_key = ndb.Key(GroupTotal, source.group)
+    known, total = ndb.get_multi([source.key, total_key])
+    if known is None:
+        total = total or GroupTotal(key=total_key)
+        total.count += 1
+        ndb.put_multi([source, total])
+
+
+# The rows of the designs that are no views.
+ROW_KINDS = {"talk": GroupCount, "inline": GroupTotal}
+
+
 # The app
 
 
@@ -138,6 +166,8 @@ def serve() -> Flask:
         id_, group = f"{(number * 2654435761) % 2**32:08x}", rows * SPREAD + number % rows
         if design == "talk":
             transact(lambda: update(clients, id_, group))
+        elif design == "inline":
+            transact(lambda: save_inline(Inlined(id=id_, group=group)))
         else:
             kind, views, _ = GROUPS[design]
             views.save(clients, kind(id=id_, group=group))

@@ -17,7 +17,7 @@ from functools import partial
 
 from google.cloud import ndb
 
-from benchmarks.fan_in.app import GROUPS, SPREAD, GroupCount
+from benchmarks.fan_in.app import GROUPS, ROW_KINDS, SPREAD
 from benchmarks.harness.load import Load, counted, new_numbers, paced
 from benchmarks.harness.results import Result, percentile, quartiles
 from benchmarks.harness.testbed import Bench, open_testbed
@@ -192,8 +192,8 @@ def visible(bench: Bench, design: str, rows: int) -> int:
     """Return how many sources the rows count."""
     groups = range(rows * SPREAD, rows * SPREAD + rows)
     with bench.clients.context():
-        if design == "talk":
-            found = ndb.get_multi([ndb.Key(GroupCount, group) for group in groups])
+        if design in ROW_KINDS:
+            found = ndb.get_multi([ndb.Key(ROW_KINDS[design], group) for group in groups])
             return sum(row.count for row in found if row)
         _, views, view = GROUPS[design]
         wanted = {(group,) for group in groups} | set(groups)
