@@ -70,7 +70,7 @@ class Member:
 
     def is_cancelled(self) -> bool:
         """Return whether the batch is over, so that the end of this member is not counted."""
-        return not policy.wants(_read(self.ref.batch), self.ref.generation)
+        return not policy.is_waiting_for(_read(self.ref.batch), self.ref.generation)
 
     def add(self, members: Members, *, idempotency_key: str = "") -> int:
         """Add members to the batch, also when it is sealed; return how many are new.

@@ -55,7 +55,7 @@ def is_over(state: BatchState) -> bool:
     return bool(state.sealed) and state.waiting <= 0
 
 
-def wants(state: BatchState | None, generation: int) -> bool:
+def is_waiting_for(state: BatchState | None, generation: int) -> bool:
     """Return whether a batch waits for those members of a generation that have not ended."""
     if state is None or state.state != RUNNING:
         return False

@@ -45,7 +45,7 @@ def accepts_members(clients: Clients, batch: str, generation: int) -> bool:
     if cached is not None and cached.is_valid(generation, now_s):
         return True
     state = _reads(clients)(batch)
-    if state is None or not policy.wants(state, generation):
+    if state is None or not policy.is_waiting_for(state, generation):
         return False
     if len(cache) >= MAX_CACHED:
         cache.clear()

@@ -44,7 +44,7 @@ class Attempt:
     deltas: Mapping[Any, int]  # By the keys of shards.
     receipts: Sequence[CounterReceipt]
 
-    def wrote(self, receipt: CounterReceipt | None) -> bool:
+    def matches(self, receipt: CounterReceipt | None) -> bool:
         """Return whether a receipt was committed by this attempt."""
         return receipt is not None and receipt.commit == self.id
 

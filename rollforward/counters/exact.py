@@ -197,7 +197,7 @@ class _Group(RequestGroup[IncrementRequest, Counted]):
         """Answer the requests that receipts prove; one proves all of its attempt."""
         keys = [key for key, i in self.firsts.items() if not self._is_counted(i)]
         for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
-            attempt = next((a for a in self.doubtful if a.wrote(receipt)), None)
+            attempt = next((a for a in self.doubtful if a.matches(receipt)), None)
             if attempt is not None:
                 self.accept(attempt)
             elif receipt is not None:

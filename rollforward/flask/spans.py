@@ -104,7 +104,7 @@ def _span(environ: Mapping[str, Any]) -> AbstractContextManager[Span]:
         method,
         "INTERNAL" if is_made else "SERVER",
         attributes={"http.request.method": method, "url.path": path[:500]},
-        parent=None if is_made else _extracted(environ),
+        parent=None if is_made else _extract(environ),
     )
 
 
@@ -126,7 +126,7 @@ def _headers(environ: Mapping[str, Any]) -> dict[str, str]:
     return {TRACE_HEADER: str(environ.get(name, ""))}
 
 
-def _extracted(environ: Mapping[str, Any]) -> Any:
+def _extract(environ: Mapping[str, Any]) -> Any:
     """Return the context that the headers of a request name."""
     from opentelemetry import propagate
 

@@ -175,7 +175,7 @@ def _numbers(row: FlowRun, records: Records) -> Mapping[str, Fact]:
         facts["ends_as"] = row.verdict
     unread = Counter(event["name"] for event in row.events)
     events = [f"{name} × {count}" if count > 1 else name for name, count in unread.items()]
-    facts["unread_events"] = _excerpt(", ".join(events)) or "none"
+    facts["unread_events"] = _truncate(", ".join(events)) or "none"
     facts["runs"] = row.generation
     return facts
 
@@ -208,7 +208,7 @@ def _result(record: StepRecord) -> str:
         return "timed out"
     if record.rows:
         return f"large: in {record.chunks} {'row' if record.chunks == 1 else 'rows'} of its own"
-    return "" if record.value == "null" else _excerpt(record.value)
+    return "" if record.value == "null" else _truncate(record.value)
 
 
 def _batch(flow: str, record: StepRecord) -> RunLink:
@@ -236,7 +236,7 @@ def _issues(row: FlowRun, records: Records) -> list[RunIssue]:
     return issues
 
 
-def _excerpt(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MAX_EXCERPT_CHARS else f"{text[:MAX_EXCERPT_CHARS]}…"
 
 

@@ -62,7 +62,7 @@ def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
     lane = key_with_id(clients, seen.lane)
     if lane is None:
         raise OtherVersionError(f"{seen.key.id()}: no lane is declared for {seen.lane}")
-    if _is_unneeded(clients, seen, lane):
+    if _is_skipped(clients, seen, lane):
         return
     _check_due(clients, seen)
 
@@ -77,7 +77,7 @@ def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
     transact(body)
 
 
-def _is_unneeded(clients: Clients, row: FlowRun, lane: LaneKey) -> bool:
+def _is_skipped(clients: Clients, row: FlowRun, lane: LaneKey) -> bool:
     """Return whether a flow waits for its turn already, or for something that has not come."""
     if row.turn is not None:
         first = waiting(lane.id).get(keys_only=True)

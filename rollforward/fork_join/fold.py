@@ -253,7 +253,7 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
         with _span(folding, [pack for pack, _ in packs_of_key], len(items)):
             results = folding.join(clients, Batch(key, epoch, opened), items)
         if results is not None:
-            _put_outcomes(clients, packs_of_key, list(results))
+            _put_results(clients, packs_of_key, list(results))
         count += len(items)
         for pack, _ in packs_of_key:
             pack.key.delete()
@@ -278,7 +278,7 @@ def _span(folding: Folding[Any], packs: Sequence[WorkPack], items: int) -> Any:
     return start_span(name, "CONSUMER", attributes=counted, links=links)
 
 
-def _put_outcomes(
+def _put_results(
     clients: Clients, packs: Sequence[tuple[WorkPack, list[Any]]], results: Sequence[Any]
 ) -> None:
     size = sum(len(items) for _, items in packs)

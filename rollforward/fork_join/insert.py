@@ -85,11 +85,11 @@ class _Attempt:
         return [*(pack.row() for pack in self.packs), *self.receipts]
 
     @property
-    def witnesses(self) -> list[Any]:
+    def commit_keys(self) -> list[Any]:
         """Return keys; one exists only if this attempt, or an equal one, was committed."""
         return [row.key for row in self.receipts] or [pack_key(p.id.text) for p in self.packs]
 
-    def wrote(self, row: Any) -> bool:
+    def matches(self, row: Any) -> bool:
         """Return whether a witness is this attempt's."""
         if row is None:
             return False
@@ -143,7 +143,7 @@ class _Group(RequestGroup[Insertion, Accepted]):
         for key, members in together.items():
             count = sum(self.requests[i].count for i in members)
             admission = self.joiners.enter(self.clients, key, count)
-            for part in batched(self._lone(members), self.settings.max_batch_size):
+            for part in batched(self._single(members), self.settings.max_batch_size):
                 pack = self._pack(admission, [self.requests[i] for i in part])
                 packs.append(pack)
                 accepted.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
@@ -190,7 +190,7 @@ class _Group(RequestGroup[Insertion, Accepted]):
             return
         for key, receipt in zip(keys, receipts, strict=True):
             doubtful = self.guarded_in_doubt
-            attempt = next((a for a in doubtful if a.wrote(receipt)), None)
+            attempt = next((a for a in doubtful if a.matches(receipt)), None)
             if attempt is not None:
                 self.answers = {**attempt.accepted, **self.answers}
             elif receipt is not None:
@@ -213,10 +213,10 @@ class _Group(RequestGroup[Insertion, Accepted]):
     def _is_committed(self, attempt: _Attempt) -> bool:
         """Return whether an attempt's rows exist; False if they cannot be read."""
         try:
-            rows = ndb.get_multi(attempt.witnesses)
+            rows = ndb.get_multi(attempt.commit_keys)
         except rpc_errors.GoogleAPIError:
             return False
-        return any(attempt.wrote(row) for row in rows)
+        return any(attempt.matches(row) for row in rows)
 
     def duplicate_of(self, i: int, receipt: WorkReceipt) -> Accepted | Exception:
         insertion = self.requests[i]
@@ -230,7 +230,7 @@ class _Group(RequestGroup[Insertion, Accepted]):
             return different_item(insertion.idempotency_key)
         return Accepted(answer.pack, answer.position, is_duplicate=True)
 
-    def _lone(self, members: Sequence[int]) -> list[int]:
+    def _single(self, members: Sequence[int]) -> list[int]:
         return [i for i in members if not self.requests[i].packs]
 
     def _pack(self, admission: Admission, insertions: list[Insertion]) -> _Pack:

@@ -10,7 +10,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.batched import batched
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_queue, parked_packs
-from rollforward.fork_join.parked import Replay, forsaken
+from rollforward.fork_join.parked import Replay, without_dead_task
 from rollforward.fork_join.queue import ForkJoin
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, named_run
@@ -69,7 +69,7 @@ def _retry_parked(clients: Clients, queue: ForkJoin[Any]) -> int:
     retried = 0
     keys = parked_packs(queue.settings.name).fetch(MAX_COUNTED, **_KEYS)
     for part in batched(keys, MAX_RETRIED):
-        for pack in forsaken(part)[: MAX_RETRIED - retried]:
+        for pack in without_dead_task(part)[: MAX_RETRIED - retried]:
             place = replace(PackId.parse(pack.key.id()), queue=queue.settings.name)
             queue.replay_task.work(clients, Replay(place.text, pack.batch_key, ""))
             retried += 1

@@ -74,7 +74,7 @@ def unpark(pack: PackId) -> None:
     transact(body)
 
 
-def forsaken(keys: Sequence[Any]) -> list[WorkPack]:
+def without_dead_task(keys: Sequence[Any]) -> list[WorkPack]:
     """Return the parked packs that no open dead task brings back, by their keys.
 
     Their replays were lost, as by a purge of their queue, or an earlier version deleted their dead
@@ -100,7 +100,7 @@ def discard_in_transaction(clients: Clients, dead: DeadTask) -> None:
     except (BadArgumentsError, ValueError):
         return  # It would bring nothing back.
     parked = key.get()
-    if parked is not None and (parked.dead_task == dead.key.id() or forsaken([key])):
+    if parked is not None and (parked.dead_task == dead.key.id() or without_dead_task([key])):
         key.delete()
         expires = expiry(pack.epoch, naive_utc(clients.clock.now()) + KEPT_FOR)
         WorkOutcome(

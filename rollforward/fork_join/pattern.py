@@ -56,8 +56,8 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
             (part.name, waiting, parked)
             for part, waiting, parked in zip(
                 parts,
-                _fetched(packs_of_queue(part.name) for part in parts),
-                _fetched(parked_packs(part.name) for part in parts),
+                _fetch(packs_of_queue(part.name) for part in parts),
+                _fetch(parked_packs(part.name) for part in parts),
                 strict=True,
             )
         ]
@@ -108,7 +108,7 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
         raise UnknownRunError(run_id)
 
 
-def _fetched(queries: Iterable[Any]) -> list[list[PackId]]:
+def _fetch(queries: Iterable[Any]) -> list[list[PackId]]:
     """Return the packs that queries find, by keys alone; the queries run side by side."""
     futures = [query.fetch_async(MAX_COUNTED, keys_only=True) for query in queries]
     return [[PackId.parse(key.id()) for key in future.result()] for future in futures]

@@ -257,7 +257,7 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
         """Receive without waiting; return whether a thread can continue from here."""
         self.sock.setblocking(False)
         try:
-            while not self.has_ended and not is_enough(self.buf.getvalue()):
+            while not self.has_ended and not is_ready(self.buf.getvalue()):
                 data = self.sock.recv(MAX_WAITING_BYTES)
                 self.has_ended = not data
                 self.buf.seek(0, os.SEEK_END)
@@ -300,12 +300,12 @@ def is_complete(received: bytes) -> bool:
     return bool(end) and length is not None and len(body) >= length
 
 
-def is_enough(received: bytes) -> bool:
+def is_ready(received: bytes) -> bool:
     r"""Return whether there is nothing to wait for: a request is all there, or is a long one.
 
-    >>> is_enough(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
+    >>> is_ready(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
     False
-    >>> is_enough(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    >>> is_ready(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
     True
     """
     head, end, body = received.partition(b"\r\n\r\n")

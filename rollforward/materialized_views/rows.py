@@ -192,7 +192,7 @@ def _add(row: ViewRow, entry: RowEntry, sign: int) -> None:
     row.counts = _without_zero(entry.kind, row.counts, row.counts.get(entry.kind, 0) + sign)
     for measure, value in entry.measures.items():
         if not isinstance(value, str):
-            row.sums = _summed(row.sums, measure, _number(value), sign)
+            row.sums = _add_to_sum(row.sums, measure, _number(value), sign)
     prints = int(row.fingerprint, 16) + sign * entry.fingerprint
     row.fingerprint = f"{prints % 2**_FINGERPRINT_BITS:x}"
 
@@ -202,7 +202,7 @@ def _without_zero(name: str, counts: Mapping[str, int], count: int) -> dict[str,
     return {**others, name: count} if count else others
 
 
-def _summed(
+def _add_to_sum(
     sums: Mapping[str, Sequence[Any]], measure: str, value: int | Fraction, sign: int
 ) -> dict[str, Any]:
     many, total, squares = sums.get(measure, (0, 0, 0))

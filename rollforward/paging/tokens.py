@@ -86,7 +86,7 @@ class PageTokens:
         Raises:
             BadPageTokenError: it is none of this list in this scope.
         """
-        content = self._verified(name, scope, token)
+        content = self._verify(name, scope, token)
         if content[0] != VERSION:
             raise BadPageTokenError("this page token belongs to another version of the app")
         _, inclusive, is_previous, signed_at = _HEAD.unpack_from(content)
@@ -96,7 +96,7 @@ class PageTokens:
                 raise BadPageTokenError("this page token has expired")
         return PageStart(Edge(content[_HEAD.size :].decode(), inclusive), is_previous)
 
-    def _verified(self, name: str, scope: Mapping[str, str], token: str) -> bytes:
+    def _verify(self, name: str, scope: Mapping[str, str], token: str) -> bytes:
         if len(token) > MAX_TOKEN_CHARS or not token.isascii():
             raise BadPageTokenError("this is no page token")
         try:

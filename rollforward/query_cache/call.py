@@ -139,7 +139,7 @@ class QueryCall(Generic[T]):
             self._tally.record(kinds.FAILED)
         finally:
             self._state.flights.end(key)
-            flight.land(fresh)
+            flight.resolve(fresh)
         return None if fresh is None else self._to_result(fresh, state)
 
     def _fly(self, key: str, entry: CacheEntry | None) -> CachedResult[T]:
@@ -148,7 +148,7 @@ class QueryCall(Generic[T]):
         flight, is_mine = self._state.flights.join(key)
         if entry is None and not is_mine:
             # It may have begun before another process invalidated; the next one has not.
-            flight.outlast()
+            flight.wait()
             flight, is_mine = self._state.flights.join(key)
         while not is_mine:
             shared = flight.follow()
@@ -162,7 +162,7 @@ class QueryCall(Generic[T]):
             flight.crash(error)
             raise
         self._state.flights.end(key)
-        flight.land(envelope)
+        flight.resolve(envelope)
         return self._to_result(envelope, state)
 
     def _missed(self, entry: CacheEntry | None) -> tuple[Envelope, str]:

@@ -19,7 +19,7 @@ class Flight:
     def __init__(self) -> None:
         self._future: Future[Envelope | None] = Future()
 
-    def land(self, envelope: Envelope | None) -> None:
+    def resolve(self, envelope: Envelope | None) -> None:
         """Give the value to the waiting threads; None: there is none, they have to compute."""
         self._future.set_result(envelope)
 
@@ -38,7 +38,7 @@ class Flight:
         """
         return self._future.result()
 
-    def outlast(self) -> None:
+    def wait(self) -> None:
         """Wait for the end, with or without a value."""
         wait([self._future])
 

@@ -52,12 +52,12 @@ class DeclaredSchedule:
         return None
 
 
-def _is_bound_by_the_registry(clients: Clients, tick: Tick) -> NoReturn:
+def _not_registered(clients: Clients, tick: Tick) -> NoReturn:
     raise NotImplementedError("the task of an app's pattern is delivered in the place of this one")
 
 
 # For enqueuing; the pattern has the task that is delivered, which knows the app's schedules.
-TICK = Task("/tasks/schedules/tick", "default", Tick, _is_bound_by_the_registry)
+TICK = Task("/tasks/schedules/tick", "default", Tick, _not_registered)
 
 
 def put_row(clients: Clients, key: Any, cron: str, tz: str, body: str | None) -> None:

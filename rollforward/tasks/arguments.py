@@ -58,12 +58,12 @@ class ArgumentsCodec(Generic[A]):
         try:
             args: A = self._adapter.validate_json(body, strict=True)
         except pydantic.ValidationError as error:
-            complaints = "; ".join(map(_complaint, error.errors(include_url=False)))
+            complaints = "; ".join(map(_error_text, error.errors(include_url=False)))
             raise BadArgumentsError(f"{self._owner}: {complaints}") from None
         return args
 
 
-def _complaint(error: pydantic_core.ErrorDetails) -> str:
+def _error_text(error: pydantic_core.ErrorDetails) -> str:
     """Describe the error of one field; a wrong type is named."""
     field = ".".join(map(str, error["loc"])) or "body"
     is_of_type = error["type"].endswith("_type") and error["loc"]

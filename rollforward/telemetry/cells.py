@@ -43,7 +43,7 @@ class Cells:
         self._lock = threading.Lock()
         self._offsets: dict[tuple[Key, int], int] = {}  # By key and count of numbers.
         self._folder: Path | None = None
-        self._memory = self._mapped(folder, file_bytes)
+        self._memory = self._map(folder, file_bytes)
         try:
             self._offsets = {(key, count): at for key, at, count in self._entries(self._memory)}
         except (ValueError, TypeError, struct.error):  # Torn, as by a loss of power.
@@ -76,7 +76,7 @@ class Cells:
                 totals[key] = [a + b for a, b in zip(row, numbers, strict=False)]
         return totals
 
-    def _mapped(self, folder: str | None, file_bytes: int) -> mmap.mmap:
+    def _map(self, folder: str | None, file_bytes: int) -> mmap.mmap:
         if folder:
             try:
                 shared = Path(folder) / FOLDER

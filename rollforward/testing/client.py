@@ -54,7 +54,7 @@ class AppClient(FlaskClient):
     ) -> TestResponse:
         environ = self._environ(args, options)
         body = environ["wsgi.input"].read()
-        if self.csrf and self._lacks_token(environ, body):
+        if self.csrf and self._has_no_token(environ, body):
             environ[_TOKEN_HEADER] = self._token()
 
         def send() -> TestResponse:
@@ -109,7 +109,7 @@ class AppClient(FlaskClient):
         finally:
             builder.close()
 
-    def _lacks_token(self, environ: dict[str, Any], body: bytes) -> bool:
+    def _has_no_token(self, environ: dict[str, Any], body: bytes) -> bool:
         config = self.application.config
         field = str(config.get("WTF_CSRF_FIELD_NAME", "csrf_token")).encode()
         return (

@@ -276,15 +276,15 @@ class Exploring:
         doubled = [Fault(None, kind) for kind in (DOUBLED, TOGETHER) if kind in faults and delivers]
         chosen = [kind for kind in FAULTS if kind in faults and kind not in (DOUBLED, TOGETHER)]
         broken = [
-            Fault(at, _coded(kind, call, at))
+            Fault(at, _with_code(kind, call, at))
             for at, call in enumerate(calls)
             if call.service in services
             for kind in chosen
-            if self._makes_sense(kind, call)
+            if self._is_valid(kind, call)
         ]
         return broken + doubled
 
-    def _makes_sense(self, kind: str, call: RemoteCall) -> bool:
+    def _is_valid(self, kind: str, call: RemoteCall) -> bool:
         if kind in (OVERLAP, MEANWHILE):
             locks = self._kit.world.services.datastore_kind == "firestore"
             return (bool(call.delivery) if kind == OVERLAP else self._has_rival) and not locks
@@ -305,7 +305,7 @@ class Exploring:
             self._failures.append(report.Failure(fired, events, report.of_error(error)))
 
 
-def _coded(kind: str, call: RemoteCall, at: int) -> str:
+def _with_code(kind: str, call: RemoteCall, at: int) -> str:
     """Return a kind of fault with one of its gRPC codes, in turn; memcached has none."""
     codes = _CODES.get(kind)
     if codes is None or call.service in (CACHE, APP):

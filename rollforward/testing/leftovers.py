@@ -33,17 +33,17 @@ def remaining_rows(leaves: Collection[str] = ()) -> list[str]:
     queries = [*(kind.query() for kind in kinds), open_dead_tasks()]
     futures = [query.fetch_async(keys_only=True) for query in queries]
     rows = [str(key) for future in futures for key in future.get_result()]
-    return [name for name in (*rows, *_odd_runs()) if not any(leaf in name for leaf in leaves)]
+    return [name for name in (*rows, *_invalid_runs()) if not any(leaf in name for leaf in leaves)]
 
 
-def _odd_runs() -> Iterator[str]:
+def _invalid_runs() -> Iterator[str]:
     for run in ContinuationRun.query().fetch():
         if run.state == FINISHED:
             pages = pages_of(run.key.id()).fetch()
-            yield from (f"run {run.key.id()}: {problem}" for problem in _oddities(run, pages))
+            yield from (f"run {run.key.id()}: {problem}" for problem in _run_errors(run, pages))
 
 
-def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[str]:
+def _run_errors(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[str]:
     """Return the contradictions of a finished run: on its row, its pages, and their sum."""
     if run.untold or run.totals is None:
         yield "its job was not told"

@@ -23,7 +23,7 @@ class CallSpans(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     ) -> Any:
         if not is_recorded():
             return continuation(details, request)
-        name, attributes = _described(details.method)
+        name, attributes = _describe(details.method)
         started = StartedCall(name)
         try:
             call = continuation(details, request)
@@ -35,7 +35,7 @@ class CallSpans(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
 
 @functools.lru_cache(maxsize=256)
-def _described(method: str) -> tuple[str, dict[str, str]]:
+def _describe(method: str) -> tuple[str, dict[str, str]]:
     """Return the name of a call's span, and the attributes that do not depend on its answer."""
     service, _, rpc = method.removeprefix("/").partition("/")
     attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": rpc}

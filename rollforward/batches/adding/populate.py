@@ -361,7 +361,7 @@ def is_needed(state: BatchState) -> bool:
 
 
 def _waits_for(state: BatchState | None, member: MemberRef) -> bool:
-    if not policy.wants(state, member.generation):
+    if not policy.is_waiting_for(state, member.generation):
         return False
     page: BatchPage | None = page_key(member.page).get()
     return page is not None and page.is_open(member.position, member.generation)

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WrongUsageError(f"{name} exists and is not an empty folder: choose another name.")
     files = {
-        **dict(_rendered(resources.files("rollforward.cli") / "template", name)),
+        **dict(_render(resources.files("rollforward.cli") / "template", name)),
         **_yaml_files(),
     }
     for path, text in sorted(files.items()):
@@ -59,12 +59,12 @@ def _yaml_files() -> dict[str, str]:
     return {"queue.yaml": yaml_files.queue_yaml(needs), "cron.yaml": yaml_files.CRON_YAML}
 
 
-def _rendered(folder: Traversable, name: str, prefix: str = "") -> list[tuple[str, str]]:
+def _render(folder: Traversable, name: str, prefix: str = "") -> list[tuple[str, str]]:
     """Return the path and the text of each file that a folder of templates makes."""
     files: list[tuple[str, str]] = []
     for item in folder.iterdir():
         if item.is_dir():
-            files += _rendered(item, name, f"{prefix}{item.name}/")
+            files += _render(item, name, f"{prefix}{item.name}/")
         elif item.name.endswith(_SUFFIX):
             file = item.name.removesuffix(_SUFFIX)
             path = f"{prefix}{'.' if file in _DOTTED else ''}{file}"

@@ -109,7 +109,7 @@ class ProjectFiles:
             jobs = cron.read_jobs(self.cron_yaml, now_utc)
         except (cron.BadCronFileError, schedules.BadScheduleError) as error:
             raise BadFileError(str(error)) from error
-        return [Sweep(job.url, _longest_gap_s(job.upcoming(5))) for job in jobs]
+        return [Sweep(job.url, _max_interval_s(job.upcoming(5))) for job in jobs]
 
     def indexes(self) -> Sequence[CompositeIndex]:
         """Return the composite indexes of index.yaml.
@@ -124,7 +124,7 @@ class ProjectFiles:
         return [_index(entry) for entry in entries]
 
 
-def _longest_gap_s(times: Sequence[datetime.datetime]) -> float:
+def _max_interval_s(times: Sequence[datetime.datetime]) -> float:
     gaps = [(end - start).total_seconds() for start, end in itertools.pairwise(times)]
     return max(gaps, default=0.0)
 

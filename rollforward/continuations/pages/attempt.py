@@ -396,7 +396,7 @@ class _PageAttempt:
             page.in_doubt += self.doubts
             page.closed = page.done and can_close
             self.lease.finish(page, is_over=is_over)
-            page.cost = (Cost.of(page.cost) + self._spent(page)).as_dict()
+            page.cost = (Cost.of(page.cost) + self._usage(page)).as_dict()
             return page
 
         page = self.lease.commit(change, is_alone=not applied)
@@ -435,7 +435,7 @@ class _PageAttempt:
         """Return whether an undoubled lease is enough for the work since the last commit."""
         return (self.clients.clock.now() - self.committed).total_seconds() < self.job.lease_s
 
-    def _spent(self, page: ContinuationPage) -> Cost:
+    def _usage(self, page: ContinuationPage) -> Cost:
         """Return the cost since the last commit, including the commit that stores it."""
         is_counted = self.run.has_slots and page.owner is None
         is_read = is_counted and is_in_transaction()

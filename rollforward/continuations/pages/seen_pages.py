@@ -307,7 +307,7 @@ def _changed(
     remembered = {**was_open, **final}
     ends = memory.some_of(run, _ends(run, remembered))
     limit = max(0, MAX_READ - LOOKED_AHEAD[0] * len(ends))
-    places = list(islice(chained(was_open, _gaps(remembered)), limit))
+    places = list(islice(chained(was_open, _missing(remembered)), limit))
     budget = MAX_READ
     for limit in LOOKED_AHEAD:
         ahead = min(limit, (budget - len(places)) // max(1, len(ends)))
@@ -328,7 +328,7 @@ def _changed(
             yield from (SeenPage.of(page, has_slots=True) for page in rows)
 
 
-def _gaps(seen: Mapping[tuple[int, int], SeenPage]) -> Iterator[tuple[int, int]]:
+def _missing(seen: Mapping[tuple[int, int], SeenPage]) -> Iterator[tuple[int, int]]:
     """Yield the pages before the last known one of each chain that are not known."""
     last: dict[int, int] = {}
     for chain, number in seen:
@@ -367,7 +367,7 @@ def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> 
     if not seen:
         yield from map(SeenPage.of, pages_of(run_id))
         return
-    ends, places = _ends(run, seen), list(islice(_gaps(seen), MAX_LOOKED_UP + 1))
+    ends, places = _ends(run, seen), list(islice(_missing(seen), MAX_LOOKED_UP + 1))
     if len(places) > MAX_LOOKED_UP:
         yield from map(SeenPage.of, pages_of(run_id))
         return

@@ -55,7 +55,7 @@ class PageSums:
 
     def dump(self) -> dict[str, Any]:
         """Return the totals as JSON can hold them."""
-        letters, cost = _without_zeros(self.letters), _without_zeros(self.cost)
+        letters, cost = _nonzero(self.letters), _nonzero(self.cost)
         return {"letters": letters, "cost": cost, "in_doubt": self.in_doubt, "pages": self.pages}
 
     def add(self, letters: str, cost: Mapping[str, int], in_doubt: int) -> None:
@@ -87,7 +87,7 @@ class PageSums:
         return self.dump() == PageSums().dump()
 
 
-def _without_zeros(counts: Counter[str]) -> dict[str, int]:
+def _nonzero(counts: Counter[str]) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if count}
 
 

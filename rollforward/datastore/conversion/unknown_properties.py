@@ -33,8 +33,8 @@ def keep_unknown_properties() -> None:
     # ndb has no place for it: Expando forgets what was indexed. tests/rollforward/datastore/
     # notices if these go.
     if not hasattr(model._entity_from_ds_entity, _KEPT):
-        model._entity_from_ds_entity = _marked(_reading(model._entity_from_ds_entity))
-        model._entity_to_ds_entity = _marked(_writing(model._entity_to_ds_entity))
+        model._entity_from_ds_entity = _mark(_reading(model._entity_from_ds_entity))
+        model._entity_to_ds_entity = _mark(_writing(model._entity_to_ds_entity))
 
 
 def has_unknown_properties(entity: ndb.Model) -> bool:
@@ -42,7 +42,7 @@ def has_unknown_properties(entity: ndb.Model) -> bool:
     return bool(getattr(entity, _KEPT, ()))
 
 
-def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
+def _mark(function: Callable[..., Any]) -> Callable[..., Any]:
     setattr(function, _KEPT, True)
     return function
 

@@ -75,7 +75,7 @@ def install() -> None:
 
 
 @contextmanager
-def captured(task: str = "") -> Iterator[DeliveryLines]:
+def capture(task: str = "") -> Iterator[DeliveryLines]:
     """Keep the lines of this block, if `install` was called.
 
     Args:

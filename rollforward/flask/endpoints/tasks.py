@@ -124,7 +124,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
     if failures >= task.max_attempts:
         reason = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, reason)
-    with delivery_log.captured(_task_of(delivery)) as lines:
+    with delivery_log.capture(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:

@@ -143,13 +143,13 @@ class MarkerUpdate:
         marker.populate(
             sequence=self.sequence,
             contributions=self.after,
-            sent={**self._remembered(), **sent},
+            sent={**self._named_by_tokens(), **sent},
             forget_after=naive_utc(clients.clock.now()) + FORGET_AFTER if is_gone else None,
         )
         current.put(marker)
         return marker
 
-    def _remembered(self) -> dict[str, str]:
+    def _named_by_tokens(self) -> dict[str, str]:
         """Return the earlier ones that the next token has to name: of rows it left, the last."""
         inside = {f"{table}:{row}" for table, rows in self.after.items() for row in rows}
         dropped = [tag for tag in self.earlier if tag not in inside][:-MAX_LEFT]

@@ -75,7 +75,7 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def cost(self) -> Cost:
         """Return the cost of this thread so far; subtract two to price the work between."""
         with self._lock:
-            return self._spent() + Cost()
+            return self._usage() + Cost()
 
     def total(self) -> Cost:
         """Return the cost of all threads so far."""
@@ -84,12 +84,12 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
     def delivered(self, body_bytes: int) -> None:
         """Count a delivery of a task to this process, which Cloud Tasks charges as a call."""
-        self._add(self._spent(), Cost(task_operations=_chunks(body_bytes)))
+        self._add(self._usage(), Cost(task_operations=_chunks(body_bytes)))
 
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        spent = self._spent()
+        spent = self._usage()
         service, _, rpc = details.method.removeprefix("/").partition("/")
         asked = _request_cost(service, rpc, request)
         self._add(spent, Cost(round_trips=1) + asked)
@@ -98,7 +98,7 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             call.add_done_callback(lambda done: self._add(spent, _reply_cost(rpc, asked, done)))
         return call
 
-    def _spent(self) -> Cost:
+    def _usage(self) -> Cost:
         if not hasattr(self._local, "spent"):
             self._local.spent = Cost()
         return self._local.spent  # type: ignore[no-any-return]

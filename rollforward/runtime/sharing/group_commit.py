@@ -119,13 +119,13 @@ class GroupCommit(Generic[C, R]):
         """Promote the first call that touches no row of a group in progress, if there is room."""
         if self._leaders >= self._max_leaders:
             return
-        touched = self._touched()
+        touched = self._locked_rows()
         for waiter in self._waiting:
             if not waiter.is_leader and touched.isdisjoint(self._rows(waiter.call)):
                 self._promote(waiter)
                 return
 
-    def _touched(self) -> set[Hashable]:
+    def _locked_rows(self) -> set[Hashable]:
         """Return the rows of all groups in progress, and of leaders that have not taken theirs."""
         leading = (self._rows(waiter.call) for waiter in self._waiting if waiter.is_leader)
         return set().union(*self._in_progress, *leading)
@@ -196,7 +196,7 @@ class GroupCommit(Generic[C, R]):
     def _take(self, leader: _Waiter[C, R]) -> list[_Waiter[C, R]]:
         """Take a group off the queue, this waiter first."""
         group, room = [leader], self._max_bytes - self._size(leader.call)
-        touched = self._touched().union(self._rows(leader.call))
+        touched = self._locked_rows().union(self._rows(leader.call))
         # Another leader makes its own commit, for itself and the calls that follow.
         for waiter in [waiter for waiter in self._waiting if not waiter.is_leader]:
             rows = self._rows(waiter.call)

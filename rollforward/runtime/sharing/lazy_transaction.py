@@ -164,12 +164,12 @@ class _Read:
         self._method = method
 
     def __call__(self, request: Any, **options: Any) -> Any:
-        return self._method(self._belonging(request), **options)
+        return self._method(self._with_transaction(request), **options)
 
     def future(self, request: Any, **options: Any) -> Any:
-        return self._method.future(self._belonging(request), **options)
+        return self._method.future(self._with_transaction(request), **options)
 
-    def _belonging(self, request: Any) -> Any:
+    def _with_transaction(self, request: Any) -> Any:
         """Return a request with the id of the transaction that it is to read in."""
         options = getattr(request, "_pb", request).read_options
         if options.transaction == _LATER:

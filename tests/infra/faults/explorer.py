@@ -91,7 +91,7 @@ class Explorer(Player):
             pairs = chance.sample(pairs, PAIRS)
         return self._play_all(
             [
-                [(at, _coded(first, chance)), (later, _coded(second, chance))]
+                [(at, _with_code(first, chance)), (later, _with_code(second, chance))]
                 for at, first, later, second in pairs
             ]
         )
@@ -191,6 +191,6 @@ def _broken(fired: str) -> tuple[str, str]:
     return call.partition("(")[2].partition(")")[0], _plain(kind)
 
 
-def _coded(kind: str, chance: random.Random) -> str:
+def _with_code(kind: str, chance: random.Random) -> str:
     """Return a kind of fault with one of its gRPC codes."""
     return f"{kind}:{chance.choice(CODES[kind]).name}" if kind in CODES else kind

@@ -210,7 +210,7 @@ def test_without_memcached_a_call_follows_no_computation_that_began_before_it(
     """J3: another process has invalidated meanwhile, and memcached confirmed it to that one."""
     state, began, may_end = ["old"], threading.Event(), threading.Event()
     waiting = threading.Event()
-    outlast = Flight.outlast
+    wait = Flight.wait
 
     def compute(_: Clients) -> str:
         seen = state[0]
@@ -220,9 +220,9 @@ def test_without_memcached_a_call_follows_no_computation_that_began_before_it(
 
     def waits(flight: Flight) -> None:
         waiting.set()
-        outlast(flight)
+        wait(flight)
 
-    monkeypatch.setattr(Flight, "outlast", waits)
+    monkeypatch.setattr(Flight, "wait", waits)
     asked, clients, values = query(str, compute), process(NoCache()), list[str]()
     threads = [
         threading.Thread(target=lambda: values.append(read(asked, clients)[0])) for _ in "ab"

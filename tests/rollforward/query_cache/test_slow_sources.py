@@ -73,7 +73,7 @@ def test_a_thread_waits_for_another_one_beyond_the_lease(
     source, states, followers = Source(), list[str](), list[int]()
     time = Time()
     clients = process(NoCache() if is_away else TimedCache(time))
-    name = "outlast" if is_away else "follow"
+    name = "wait" if is_away else "follow"
     wait = getattr(Flight, name)
 
     def counted(flight: Flight) -> object:

@@ -82,7 +82,7 @@ def test_a_deployed_app_keeps_no_lines(queue: Queue, work: Work) -> None:
 
 def test_a_flood_of_lines_is_cut(queue: Queue, work: Work) -> None:
     """The emulator keeps 64 KiB of a response: what a task says leaves room for the error."""
-    with on_a_laptop(), delivery_log.captured() as lines:
+    with on_a_laptop(), delivery_log.capture() as lines:
         for _ in range(100):
             print("x" * 3_000)  # noqa: T201
 
@@ -92,7 +92,7 @@ def test_a_flood_of_lines_is_cut(queue: Queue, work: Work) -> None:
 
 def test_a_line_is_what_ends_with_a_newline(queue: Queue, work: Work) -> None:
     """One print writes its arguments one by one."""
-    with on_a_laptop(), delivery_log.captured() as lines:
+    with on_a_laptop(), delivery_log.capture() as lines:
         print("Hello,", "world", 7)  # noqa: T201
         print("no end", end="")  # noqa: T201
         lines.end()
@@ -139,7 +139,7 @@ def test_a_log_call_with_wrong_arguments_fails_no_task(
 ) -> None:
     """As without the console: logging says what is wrong, and the task goes on."""
     monkeypatch.setattr(logging, "raiseExceptions", False)
-    with on_a_laptop(), delivery_log.captured() as lines:
+    with on_a_laptop(), delivery_log.capture() as lines:
         logging.getLogger("shop").warning("%d lamps", "three")
 
     assert lines.captured == []

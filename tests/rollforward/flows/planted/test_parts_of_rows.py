@@ -320,7 +320,7 @@ def test_a_wake_by_the_sweep_is_never_for_nothing(
     if due_s is not None:
         late = datetime.timedelta(seconds=due_s) + wakes.GRACE
         row.due = (NOON + late).replace(tzinfo=None)
-    assert turns._is_unneeded(CLIENTS, row, lane=None) is is_for_nothing  # type: ignore[arg-type]
+    assert turns._is_skipped(CLIENTS, row, lane=None) is is_for_nothing  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_free", [False, True])
@@ -352,7 +352,7 @@ BUGS = (
         (Suspended,),
     ),
     Bug(
-        *(turns, "_is_unneeded", "if row.sweeps:", "if False:", _SWEPT),
+        *(turns, "_is_skipped", "if row.sweeps:", "if False:", _SWEPT),
         {"sweeps": 1, "due_s": None, "is_for_nothing": False},
     ),
     Bug(

@@ -22,7 +22,7 @@ BUGS = (
         lanes.test_flows_that_wait_in_a_paused_key_do_not_fill_the_sweep,
     ),
     Bug(
-        *(turns, "take_turn", "if _is_unneeded(clients, seen, lane):", "if False:"),
+        *(turns, "take_turn", "if _is_skipped(clients, seen, lane):", "if False:"),
         lanes.test_a_wake_for_nothing_adds_no_turn,
     ),
     Bug(
@@ -34,11 +34,11 @@ BUGS = (
         lanes.test_a_lane_of_another_version_keeps_a_flow_waiting,
     ),
     Bug(
-        *(turns, "_is_unneeded", "if row.turn is not None:", "if False:"),
+        *(turns, "_is_skipped", "if row.turn is not None:", "if False:"),
         lanes.test_a_flow_has_one_turn_in_its_lane_however_often_it_is_woken,
     ),
     Bug(
-        *(turns, "_is_unneeded", "first is not None and ", "first is None or "),
+        *(turns, "_is_skipped", "first is not None and ", "first is None or "),
         lanes.test_a_flow_whose_turn_was_drained_comes_back_by_the_sweep,
     ),
 )
