@@ -15,7 +15,7 @@ from tests.browser.looks import shown_violations
 from tests.infra import pictures
 from tests.infra.pictures import Where, submit
 from tests.infra.runs.sampling import IS_SAMPLED, sample
-from tests.infra.stack import Stack
+from tests.infra.stack import Stack, running_stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
@@ -58,6 +58,13 @@ RUNS: dict[str, Where] = {
 }
 RUNS_OF = 3
 PLAYED = sample("moving", list(RUNS), RUNS_OF) if IS_SAMPLED else list(RUNS)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A stack of its own: a blog in which another test has written takes no samples."""
+    with running_stack() as running:
+        yield running
 
 
 @pytest.fixture
