@@ -192,7 +192,7 @@ def running_runs(*, start_after: str = "") -> Any:
     return query.filter(ContinuationRun._key > run_key(start_after)) if start_after else query
 
 
-def runs_to_notify(*, start_after: str = "") -> Any:
+def untold_runs(*, start_after: str = "") -> Any:
     """Return the query for the runs that have yet to tell their job, as `running_runs` does."""
     query = ContinuationRun.query(ContinuationRun.untold == True)  # noqa: E712
     query = query.order(ContinuationRun._key)

@@ -32,9 +32,9 @@ from rollforward.continuations.entities import (
     pages_of_chain,
     run_key,
     running_runs,
-    runs_to_notify,
     sweep_key,
     totals_keys,
+    untold_runs,
 )
 from rollforward.continuations.jobs import Jobs
 from rollforward.continuations.pages.attempt import PageArgs, page_task
@@ -75,7 +75,7 @@ def sweep(clients: Clients, jobs: Jobs, *, stale_s: float = STALE_S) -> int:
             the one before has left with a shorter time.
     """
     running = _resume_runs(running_runs, "running", lambda run: _wake(clients, jobs, run, stale_s))
-    untold = _resume_runs(runs_to_notify, "untold", lambda run: _wake(clients, jobs, run, stale_s))
+    untold = _resume_runs(untold_runs, "untold", lambda run: _wake(clients, jobs, run, stale_s))
     return running + untold
 
 

@@ -131,10 +131,10 @@ def rows_of_tag(tag: str) -> Any:
     return OutboxTask.query(OutboxTask.tag == tag).order(OutboxTask._key)
 
 
-def rows_of_tags(prefix: str, *, after: str = "", is_reversed: bool = False) -> Any:
-    """Return the query for the rows of all tags that begin with a prefix, from one of them on."""
+def rows_of_tags(prefix: str, *, is_reversed: bool = False) -> Any:
+    """Return the query for the rows of all tags that begin with a prefix."""
     tag = OutboxTask.tag
-    query = OutboxTask.query(tag >= (after or prefix), tag < prefix + "\U0010ffff")
+    query = OutboxTask.query(tag >= prefix, tag < prefix + "\U0010ffff")
     return query.order(-tag if is_reversed else tag)
 
 

@@ -25,7 +25,7 @@ from rollforward.continuations.entities import (
     pages_of,
     pages_of_chain,
     running_runs,
-    runs_to_notify,
+    untold_runs,
 )
 from rollforward.continuations.upload_entities import UploadChunk, expired_chunks
 from rollforward.counters import entities as counters
@@ -221,12 +221,12 @@ CASES: dict[str, Case] = {
         lambda: [run("a"), run("b"), run("e", state=FINISHED)],
     ),
     "runs that have not told": (
-        lambda: runs_to_notify(),
+        lambda: untold_runs(),
         lambda: [run("a", untold=True), run("b", untold=True)],
         lambda: [run("c", untold=False), run("d")],
     ),
     "runs that have not told, behind one": (
-        lambda: runs_to_notify(start_after="b"),
+        lambda: untold_runs(start_after="b"),
         lambda: [run("c", untold=True)],
         lambda: [run("a", untold=True), run("b", untold=True), run("d")],
     ),
