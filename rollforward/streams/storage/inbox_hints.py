@@ -20,14 +20,15 @@ from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
 from rollforward.streams.storage.serde import load
 
-# The period of a worker's scans.
-SCAN_PERIOD_S = 0.05
-MAX_HINTS = 50  # Of one inbox.
+# The period of a worker's scans, which doubles while each chunk that they find had a hint.
+SCAN_PERIOD_S, MAX_SCAN_PERIOD_S = 0.05, 0.2
+# Of one inbox: hints with their chunks, and names of published chunks.
+MAX_HINTS, MAX_NAMES = 50, 1_000
 MAX_INBOXES = 1_000
 
 
 class InboxHint(NamedTuple):
-    """A committed chunk: its name, version and body, as text or decoded."""
+    """A committed chunk: its name, version and body, as text or decoded; no text: too long."""
 
     name: str
     version: int
@@ -47,19 +48,23 @@ class _Inbox:
     lock: threading.Lock = field(default_factory=threading.Lock)
     hints: dict[str, InboxHint] = field(default_factory=dict)
     scanned: Collection[str] = ()  # Names of the chunks of the last scan.
-    scanned_at_s: float = -SCAN_PERIOD_S
+    scanned_at_s: float = -MAX_SCAN_PERIOD_S
+    period_s: float = SCAN_PERIOD_S
+    published: set[str] = field(default_factory=set)  # Names of chunks since the last scan's end.
     has_more: bool = False  # A chunk was published that only a scan returns.
 
-    def note(self, chunk: InboxHint | None) -> None:
-        """Store a published chunk; None: one that only a scan returns."""
+    def note(self, chunk: InboxHint) -> None:
+        """Store a published chunk; without its text, only a scan returns it."""
         with self.lock:
             if self._is_scan_due():  # Its worker may have moved to another process, or stopped.
                 self.hints.clear()
                 self.has_more = True
-            elif chunk is None or is_late(chunk.name) or len(self.hints) >= MAX_HINTS:
+            elif not chunk.text or is_late(chunk.name) or len(self.hints) >= MAX_HINTS:
                 self.has_more = True
             elif chunk.name not in self.scanned:
                 self.hints[chunk.name] = chunk
+            if len(self.published) < MAX_NAMES:
+                self.published.add(chunk.name)
         self.arrived.set()
 
     def take(self, low: str, high: str, limit: int) -> list[InboxHint]:
@@ -85,11 +90,14 @@ class _Inbox:
         """Store the names of scanned chunks, some of which may have been published meanwhile."""
         with self.lock:
             self.scanned = names
+            longer_s = min(2 * self.period_s, MAX_SCAN_PERIOD_S)
+            self.period_s = longer_s if self.published.issuperset(names) else SCAN_PERIOD_S
+            self.published.clear()
             for name in names:
                 self.hints.pop(name, None)
 
     def _is_scan_due(self) -> bool:
-        return time.monotonic() - self.scanned_at_s > SCAN_PERIOD_S
+        return time.monotonic() - self.scanned_at_s >= self.period_s
 
 
 class InboxHints:
@@ -142,7 +150,7 @@ class InboxHints:
         name, version, text = message.split(b"\n", 2)
         chunk = InboxHint(name.decode(), int(version), text)
         if inbox := self._inboxes.get(inbox_of(chunk.name)):
-            inbox.note(chunk if text else None)
+            inbox.note(chunk)
 
     def _inbox(self, name: str) -> _Inbox:
         inbox = self._inboxes.get(name)

@@ -112,8 +112,7 @@ class Worker(LeasedInterval):
             else:
                 yield from self.wakeups.flush()
                 if idle < len(self.config.linger) and not should_yield(self.environment, self.head):
-                    inbox = self.names.inbox(self.name, self.lo, self.interval.created_in)
-                    yield Pause(self.config.linger[idle], inbox)
+                    yield Pause(self.config.linger[idle], self._inbox_name())
                     idle += 1
                 elif (yield from self.release()):
                     return
@@ -131,14 +130,21 @@ class Worker(LeasedInterval):
     def _linger(self) -> Steps[None]:
         """Linger before the next bundle if this one drained the inbox.
 
-        If bundles are slow (a busy machine), linger half of the last bundle's duration: fewer,
-        larger commits. After a bundle of many records linger twice as long.
+        After a bundle of a few records the next chunk ends the pause: records that arrive during a
+        commit share the next one anyway. After one of many records, more of them are awaited:
+        half of the last bundle's duration if bundles are slow (a busy machine), for fewer and
+        larger commits.
         """
+        if not self.config.gather_s or self.is_behind:
+            return
+        if not self.was_large:
+            yield Pause(self.config.gather_s, self._inbox_name())
+            return
         took_s = (self.environment.elapsed_ms() - self.round_ms) / 1000
-        gather_s = self.config.gather_s * (2 if self.was_large else 1)
-        wait_s = min(max(gather_s - took_s, took_s / 2), MAX_LINGER_S)
-        if gather_s and not self.is_behind:
-            yield Pause(wait_s)
+        yield Pause(min(max(2 * self.config.gather_s - took_s, took_s / 2), MAX_LINGER_S))
+
+    def _inbox_name(self) -> str:
+        return self.names.inbox(self.name, self.lo, self.interval.created_in)
 
     def _split_if_needed(self) -> Steps[None]:
         """Split the interval if it was overloaded for a while, or has too many slabs."""

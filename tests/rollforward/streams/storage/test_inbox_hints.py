@@ -11,7 +11,13 @@ import pytest
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.runtime.process.worker_bus import FOLDER, MAX_BYTES
 from rollforward.streams.storage import inbox_hints
-from rollforward.streams.storage.inbox_hints import MAX_HINTS, InboxHint, InboxHints
+from rollforward.streams.storage.inbox_hints import (
+    MAX_HINTS,
+    MAX_SCAN_PERIOD_S,
+    SCAN_PERIOD_S,
+    InboxHint,
+    InboxHints,
+)
 from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, InboxRecord, Names
 from rollforward.streams.storage.serde import dump
 from tests.infra.stack import until
@@ -19,13 +25,25 @@ from tests.infra.stack import until
 NAMES = Names("p")
 INBOX = NAMES.inbox("c", 0)
 LOW, HIGH = NAMES.inbox_range("c", 0, 0)
-WAITED_FOR_S = 30.0
+WAITED_FOR_S, STEP_S = 30.0, 0.004
 BODY = (InboxRecord("k", 1, "in", "", "1"),)
 
 
+class StoppedClock:
+    """The clock of the hints, which only a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture(autouse=True)
-def looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", 60)
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    stopped = StoppedClock()
+    monkeypatch.setattr(inbox_hints, "time", stopped)
+    return stopped
 
 
 @pytest.fixture
@@ -71,12 +89,12 @@ def test_what_a_look_has_found_is_not_told_again() -> None:
 
 
 @pytest.mark.parametrize("reason", ["late", "many", "nobody looks", "time"])
-def test_who_cannot_be_told_all_looks(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_cannot_be_told_all_looks(reason: str, clock: StoppedClock) -> None:
     hints = InboxHints()
     if reason != "nobody looks":
         look(hints)
     if reason == "time":
-        monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
+        clock.now_s += MAX_SCAN_PERIOD_S
     hints.publish([chunk(1)])
     if reason == "late":
         hints.publish([chunk(2, lane=LATE)])
@@ -85,15 +103,40 @@ def test_who_cannot_be_told_all_looks(reason: str, monkeypatch: pytest.MonkeyPat
     assert known(hints) == []
 
 
-def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(clock: StoppedClock) -> None:
     hints = InboxHints()
     look(hints)
     hints.publish([chunk(1)])
-    monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
+    clock.now_s += MAX_SCAN_PERIOD_S
     hints.publish([chunk(2)])
     assert hints._inboxes[INBOX].hints == {}
+
+
+def test_scans_are_rarer_while_hints_tell_all_and_frequent_after_one_without(
+    clock: StoppedClock,
+) -> None:
+    hints, number = InboxHints(), 0
+    look(hints)
+
+    def scanned_after_s() -> float:
+        """Publish chunk after chunk until one of them waits for a scan."""
+        nonlocal number
+        began_s = clock.now_s
+        while True:
+            number += 1
+            hints.publish([chunk(number)])
+            if known(hints) != [(chunk(number).name, number)]:
+                return clock.now_s - began_s
+            clock.now_s += STEP_S
+
+    periods_s = []
+    for _ in range(3):
+        periods_s.append(scanned_after_s())
+        look(hints, chunk(number))
+    assert periods_s == pytest.approx([2 * SCAN_PERIOD_S, *[MAX_SCAN_PERIOD_S] * 2], abs=STEP_S)
+
+    look(hints, chunk(999))  # Another instance has sent this one.
+    assert scanned_after_s() == pytest.approx(SCAN_PERIOD_S, abs=STEP_S)
 
 
 def test_another_process_is_told_with_the_chunk(instance: None) -> None:
