@@ -7,7 +7,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from google.api_core import exceptions as rpc_errors
@@ -24,6 +25,7 @@ from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.sources import PullSource
 from rollforward.streams.storage.inbox_hints import InboxHint, InboxHints
+from rollforward.streams.storage.joint_commits import Offer, merge, versions_in
 from rollforward.streams.storage.remote_calls import (
     Attempt,
     Call,
@@ -33,6 +35,7 @@ from rollforward.streams.storage.remote_calls import (
     CreateTasks,
     Delivery,
     Fetch,
+    Join,
     Key,
     OutcomeUnknownError,
     Pause,
@@ -87,8 +90,10 @@ class Engine:
             run_in_background=self._run_in_background,
             sign=clients.processes.sign,
             is_dead=clients.processes.is_dead,
+            can_join=isinstance(clients.clock, SystemClock),
         )
         self._hints = InboxHints.of(clients.process_state)
+        self._joint_commits = self._hints.joint_commits
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Read: self._read,
             Snapshot: self._snapshot,
@@ -96,6 +101,7 @@ class Engine:
             ScanKeys: self._scan_keys,
             ScanKeysMany: self._scan_keys_many,
             Commit: self._commit,
+            Join: self._join,
             CreateTasks: self._create_tasks,
             Pause: self._pause,
             Attempt: self._count_attempt,
@@ -157,14 +163,23 @@ class Engine:
         return moment, [_decoded(key, row) for key, row in zip(call.keys, rows, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, StoredRow]]:
-        if call.allow_partial and (hinted := self._hints.take(call.low, call.high, call.limit)):
-            return hinted
+        chunks = self._hints.take(call.low, call.high, call.limit) if call.allow_partial else []
+        if call.takes_offers and not self._hints.is_scan_due(call.low):
+            chunks = self._with_offers(chunks, call)
+        if chunks:
+            return chunks
         if call.kind == CHUNK:
             self._hints.begin_scan(call.low)
         rows = bodies.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         if call.kind == CHUNK:
             self._hints.end_scan(call.low, {row.name for row in rows})
-        return [(row.name, StoredRow(load(call.kind, row.body), row.version)) for row in rows]
+        chunks = [(row.name, StoredRow(load(call.kind, row.body), row.version)) for row in rows]
+        return self._with_offers(chunks, call) if call.takes_offers else chunks
+
+    def _with_offers(self, chunks: list[tuple[str, StoredRow]], call: Scan) -> Any:
+        """Return chunks together with those that pushes offer, up to the limit."""
+        offered = self._joint_commits.take(call.low, call.high, call.limit - len(chunks))
+        return sorted([*chunks, *offered], key=itemgetter(0)) if offered else chunks
 
     def _scan_keys(self, call: ScanKeys) -> list[str]:
         return bodies.first_names(
@@ -180,6 +195,34 @@ class Engine:
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:
             return self._deliver(call, call.delivery)
+        offers = self._joint_commits.begin(call)
+        return self._commit_jointly(call, offers) if offers else self._write(call)
+
+    def _join(self, call: Join) -> Sequence[int] | None:
+        return self._joint_commits.offer(call.commit)
+
+    def _commit_jointly(self, call: Commit, offers: Sequence[Offer]) -> list[int]:
+        """Commit a bundle with the pushes whose chunks it consumes.
+
+        If the rows together are more than the service takes, each of them commits by itself.
+        """
+        written: dict[Key, int] | None = None
+        try:
+            joint = merge(call, offers)
+            keys = [*(key for key, _, _ in joint.puts), *(key for key, _ in joint.inserts)]
+            written = dict(zip(keys, self._write(joint, call), strict=True))
+        except UnworkableError as error:
+            raise ChangedError(str(error)) from error
+        finally:
+            self._joint_commits.end(offers, written)
+        return versions_in(call, written)
+
+    def _write(self, call: Commit, own: Commit | None = None) -> list[int]:
+        """Write the rows of a commit, and notify the workers of the inboxes.
+
+        Args:
+            own: The part of a joint commit that knows the rests of its chunks.
+        """
         with find_culprit():
             puts = [(bodies.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
             inserts = [(bodies.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
@@ -197,11 +240,12 @@ class Engine:
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
         inserted = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
+        known = {key for key, _, _ in own.puts} if own is not None else ()
         self._hints.publish(
             [
                 InboxHint(key.name, version, text, body)
                 for (key, body), (_, text), version in inserted
-                if key.kind == CHUNK
+                if key.kind == CHUNK and key not in known
             ]
         )
         return versions

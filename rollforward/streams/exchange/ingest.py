@@ -39,6 +39,7 @@ from rollforward.streams.storage.remote_calls import (
     Attempt,
     ChangedError,
     Commit,
+    Join,
     Key,
     OutcomeUnknownError,
     Read,
@@ -56,6 +57,7 @@ MAX_AHEAD_MS = 60_000
 REMEMBERED_COMMITS = 20
 # A record may kill its process, so records run inline only this often before they are durable.
 MAX_INLINE_ATTEMPTS = 2
+CONTENDED_MS = 1_000
 MAX_DESCRIBED_CHARS = 20_000  # Of an invalid record.
 
 
@@ -227,6 +229,8 @@ def _ingest_in_span(
 ) -> Steps[IngestResult]:
     id_, key = environment.new_id(), environment.names.source(request.stream, request.process)
     attempt: _IngestAttempt | None = None
+    may_join = environment.can_join and bool(request.records) and expected is None
+    may_join = may_join and not _is_contended(environment, key)
     done: frozenset[PendingEffect] | None = None
     may_inline: bool | None = None
     for _ in range(MAX_ATTEMPTS):
@@ -255,9 +259,14 @@ def _ingest_in_span(
         attempt.commit.deletes += receipt
         if done is None:  # Effects happen once, however often the commit is retried.
             done = yield from call_effects(environment, attempt.inline)
+        commit, may_join = attempt.commit_with(done), may_join and not attempt.source.is_idle
         try:
-            versions = yield attempt.commit_with(done)
+            versions = (yield Join(commit)) if may_join and not receipt else None
+            if versions is None:
+                versions = yield commit
         except (ChangedError, OutcomeUnknownError):
+            may_join = False
+            environment.caches["contended", key] = environment.elapsed_ms()
             continue
         except UnworkableError:
             if not may_inline:
@@ -285,6 +294,15 @@ def _read_rows(
         read_ms = environment.elapsed_ms()
         head, row = yield Read([environment.names.head, key])
     return head, row, read_ms
+
+
+def _is_contended(environment: Environment, key: Key) -> bool:
+    """Return whether the row of a source was written by another process a moment ago.
+
+    A push that has joined a worker's commit would lose such a race for both of them.
+    """
+    lost_ms: float = environment.caches.get(("contended", key), -FOREVER)
+    return 0 <= environment.elapsed_ms() - lost_ms <= CONTENDED_MS
 
 
 def _can_inline(

@@ -43,6 +43,7 @@ class StreamConfig:
             by then are committed as records.
         follow_from: The number of intervals from which on commits note which inboxes they
             write to, and ticks read only the rows that may have changed.
+        unjoined_ms: The time after a crash of a worker in which pushes do not join its commits.
         cache_bytes: The limit of cached states per interval of a worker, and per process for all
             intervals that it has processed.
     """
@@ -64,6 +65,7 @@ class StreamConfig:
     max_inlined: int = 2_000
     effect_ms: int = 1_000
     follow_from: int = 33
+    unjoined_ms: int = 600_000
     cache_bytes: int = 32_000_000
 
 
@@ -78,6 +80,7 @@ class Environment:
         run_in_background: Starts steps concurrently, without waiting for them. None: unsupported.
         sign: Turns an id into the id of a lease owner in this process.
         is_dead: Whether the process of an owner is known to be dead, so that its lease is void.
+        can_join: Whether pushes may join the commits of workers (`joint_commits.py`).
     """
 
     pipeline: Declaration
@@ -90,6 +93,7 @@ class Environment:
     run_in_background: Callable[[Steps[Any]], None] | None = None
     sign: Callable[[str], str] = str
     is_dead: Callable[[str], bool] = lambda owner: False
+    can_join: bool = False
 
     def is_worked_on(self, interval: Interval, now_ms: int) -> bool:
         """Return whether a worker that may be alive has the lease of an interval."""

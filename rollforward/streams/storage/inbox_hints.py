@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollforward.runtime.process.process_state import ProcessState
-from rollforward.runtime.process.worker_bus import MAX_BYTES, subscribe
+from rollforward.runtime.process.worker_bus import MAX_BYTES, WorkerBus, subscribe
+from rollforward.streams.storage.joint_commits import JointCommits
 from rollforward.streams.storage.remote_calls import StoredRow
-from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
+from rollforward.streams.storage.schema import CHUNK, inbox_of, inbox_of_range, is_late
 from rollforward.streams.storage.serde import load
 
 # The period of a worker's scans, which doubles while each chunk that they find had a hint.
@@ -25,6 +26,7 @@ SCAN_PERIOD_S, MAX_SCAN_PERIOD_S = 0.05, 0.2
 # Of one inbox: hints with their chunks, and names of published chunks.
 MAX_HINTS, MAX_NAMES = 50, 1_000
 MAX_INBOXES = 1_000
+_HINT = "chunk"  # The kind of a message between processes.
 
 
 class InboxHint(NamedTuple):
@@ -96,6 +98,11 @@ class _Inbox:
             for name in names:
                 self.hints.pop(name, None)
 
+    def needs_scan(self) -> bool:
+        """Return whether hints do not tell all."""
+        with self.lock:
+            return self.has_more or self._is_scan_due()
+
     def _is_scan_due(self) -> bool:
         return time.monotonic() - self.scanned_at_s >= self.period_s
 
@@ -105,6 +112,8 @@ class InboxHints:
 
     def __init__(self) -> None:
         self._inboxes: dict[str, _Inbox] = {}
+        self._bus: WorkerBus | None = None
+        self.joint_commits = JointCommits(self._send, self._end_pause)
         self._bus = subscribe(self._receive)
 
     @classmethod
@@ -120,17 +129,22 @@ class InboxHints:
 
     def take(self, low: str, high: str, limit: int) -> list[tuple[str, StoredRow]]:
         """Return published chunks of an inbox, in order of their names; there may be none."""
-        hints = self._inbox(_inbox_from(low)).take(low, high, limit)
+        hints = self._inbox(inbox_of_range(low)).take(low, high, limit)
         return [(chunk.name, chunk.row()) for chunk in hints]
+
+    def is_scan_due(self, low: str) -> bool:
+        """Return whether only a scan returns the chunks of an inbox."""
+        inbox = self._inboxes.get(inbox_of_range(low))
+        return inbox is None or inbox.needs_scan()
 
     def begin_scan(self, low: str) -> None:
         """Note that a worker begins to scan an inbox: chunks published from now on are new."""
-        if inbox := self._inboxes.get(_inbox_from(low)):
+        if inbox := self._inboxes.get(inbox_of_range(low)):
             inbox.begin_scan()
 
     def end_scan(self, low: str, names: Collection[str]) -> None:
         """Note which chunks a scan has returned."""
-        if inbox := self._inboxes.get(_inbox_from(low)):
+        if inbox := self._inboxes.get(inbox_of_range(low)):
             inbox.end_scan(names)
 
     def publish(self, chunks: Collection[InboxHint]) -> None:
@@ -138,19 +152,38 @@ class InboxHints:
         for chunk in chunks:
             if inbox := self._inboxes.get(inbox_of(chunk.name)):
                 inbox.note(chunk)
-            if self._bus is not None:
-                self._bus.broadcast(_message(chunk))
+            self._publish_to_siblings(chunk)
 
     def close(self) -> None:
         """Unsubscribe from the other processes."""
         if self._bus is not None:
             self._bus.close()
 
+    def _publish_to_siblings(self, chunk: InboxHint) -> None:
+        """Notify the siblings, without the chunk's text if that is too long."""
+        if not self._send(_HINT, chunk.name, f"{chunk.version}\n".encode() + chunk.text):
+            self._send(_HINT, chunk.name, f"{chunk.version}\n".encode())
+
+    def _send(self, kind: str, about: str, text: bytes) -> bool:
+        message = f"{kind}\n{about}\n".encode() + text
+        if self._bus is None or len(message) > MAX_BYTES:
+            return False
+        self._bus.broadcast(message)
+        return True
+
     def _receive(self, message: bytes) -> None:
-        name, version, text = message.split(b"\n", 2)
-        chunk = InboxHint(name.decode(), int(version), text)
+        kind, about, text = message.split(b"\n", 2)
+        if kind.decode() != _HINT:
+            self.joint_commits.receive(kind.decode(), about.decode(), text)
+            return
+        version, _, text = text.partition(b"\n")
+        chunk = InboxHint(about.decode(), int(version), text)
         if inbox := self._inboxes.get(inbox_of(chunk.name)):
             inbox.note(chunk)
+            self.joint_commits.announce(inbox_of(chunk.name))
+
+    def _end_pause(self, inbox: str) -> None:
+        self._inbox(inbox).arrived.set()
 
     def _inbox(self, name: str) -> _Inbox:
         inbox = self._inboxes.get(name)
@@ -159,14 +192,3 @@ class InboxHints:
                 self._inboxes.clear()  # A worker that waits for one of them waits to its timeout.
             inbox = self._inboxes.setdefault(name, _Inbox())
         return inbox
-
-
-def _message(chunk: InboxHint) -> bytes:
-    """Return the message for other processes, without the chunk's text if that is too long."""
-    head = f"{chunk.name}\n{chunk.version}\n".encode()
-    return head + chunk.text if len(head) + len(chunk.text) <= MAX_BYTES else head
-
-
-def _inbox_from(low: str) -> str:
-    """Return the inbox that a scan begins in."""
-    return f"{low.rsplit(':', 2)[0]}:"

@@ -52,7 +52,10 @@ class Key(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A row as read: its body, and the version that the next write must expect."""
+    """A row as read: its body, and the version that the next write must expect.
+
+    A negative version is the token of a chunk that a push offers (`joint_commits.py`).
+    """
 
     body: Any
     version: int
@@ -85,7 +88,8 @@ class Scan:
     """Read rows by name, from `low` up to but without `high`; the result: (name, row) pairs.
 
     `allow_partial`: may be answered from memory with some on-time chunks of an inbox. A stale chunk
-    fails the commit that deletes it, by its version.
+    fails the commit that deletes it, by its version. `takes_offers`: may return chunks that pushes
+    offer.
     """
 
     kind: str
@@ -93,6 +97,7 @@ class Scan:
     high: str
     limit: int
     allow_partial: bool = False
+    takes_offers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,17 @@ class Commit:
     inserts: list[tuple[Key, Any]] = field(default_factory=list)
     deletes: list[tuple[Key, int | None]] = field(default_factory=list)
     delivery: Delivery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Join the next commit of the worker that reads a chunk of a commit; it never fails.
+
+    The result: as of the commit; None: it was not applied, or its outcome is unknown. Then the
+    caller commits by itself, which fails if the worker has applied it, or will.
+    """
+
+    commit: Commit
 
 
 class Wake(NamedTuple):
@@ -216,6 +232,7 @@ Call = (
     | ScanKeys
     | ScanKeysMany
     | Commit
+    | Join
     | CreateTasks
     | Pause
     | Attempt

@@ -111,6 +111,7 @@ class Interval(NamedTuple):
     late_between_parts: int = 0
     crash_suspect: str = ""  # The timer or record that the crashed workers were processing.
     sent: Sent | None = None  # In pipelines with many intervals.
+    crashed_ms: int = 0  # When the last worker took the lease of one that had vanished.
     later_fields: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property
@@ -367,6 +368,15 @@ def inbox_of(name: str) -> str:
     'p:c:0000.3:'
     """
     return name.rsplit(":", 3)[0] + ":"
+
+
+def inbox_of_range(low: str) -> str:
+    """Return the inbox of a range of chunks, given its first name.
+
+    >>> inbox_of_range("p:c:0000.3:0:000000000001000")
+    'p:c:0000.3:'
+    """
+    return low.rsplit(":", 2)[0] + ":"
 
 
 def is_late(name: str) -> bool:

@@ -48,11 +48,14 @@ class InboxReader:
     is_full: bool = False
     are_small: bool = False
 
-    def read(self, inbox: Inbox, watermark: int, records: int) -> Steps[tuple[Chunks, Chunks]]:
+    def read(
+        self, inbox: Inbox, watermark: int, records: int, *, takes_offers: bool = False
+    ) -> Steps[tuple[Chunks, Chunks]]:
         """Read the first chunks: on-time ones, then late ones.
 
         Args:
             records: Limit of a bundle.
+            takes_offers: The chunks may include such that pushes offer.
 
         Returns:
             The chunks, and some late ones in case of an on-time backlog. Late chunks hold the
@@ -67,7 +70,7 @@ class InboxReader:
             )
             limit, has_late = count_fitting(names, records), bool(late)
         limit = max(limit, self.config.max_chunks)
-        chunks = yield Scan(CHUNK, low, high, limit, allow_partial=True)
+        chunks = yield Scan(CHUNK, low, high, limit, True, takes_offers)
         self.is_full = len(chunks) >= limit
         sizes = [chunk_size(name)[0] for name, _ in chunks[: self.config.max_chunks]]
         self.are_small = len(sizes) == self.config.max_chunks and sum(sizes) < records

@@ -241,6 +241,7 @@ class LeasedInterval:
             self.limit = 1
         interval = row.body._replace(
             crash_count=crash_count,
+            crashed_ms=now_ms if row.body.owner else row.body.crashed_ms,
             seq=row.body.seq + 1,
             gen=row.body.gen + 1,
             owner=self.owner,

@@ -186,7 +186,9 @@ class Worker(LeasedInterval):
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
             inbox = Inbox(self.interval.created_in, self.lo)
-            read, late = yield from self.reader.read(inbox, self.watermark, self.limit)
+            read, late = yield from self.reader.read(
+                inbox, self.watermark, self.limit, takes_offers=self._takes_offers(now_ms)
+            )
             self.inbox = {**dict(ready(late, self.watermark)), **dict(read)}
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
@@ -204,6 +206,21 @@ class Worker(LeasedInterval):
         else:
             self.limit = min(2 * self.limit, self.max_limit)
         return True
+
+    def _takes_offers(self, now_ms: int) -> bool:
+        """Return whether pushes may join the next commit.
+
+        Not after a crash, which a record may have caused: it must be durable before a worker counts
+        its crashes. Not after a commit that was too large, and not while a retired inbox may hold
+        earlier records.
+        """
+        since_ms = now_ms - self.interval.crashed_ms
+        return (
+            self.interval.crash_count == 0
+            and since_ms > self.config.unjoined_ms
+            and self.limit == self.config.max_records
+            and self.name not in self.head.retired
+        )
 
     def _load_ids(self, chunks: Sequence[tuple[str, StoredRow]]) -> Steps[None]:
         """Load the known ids if a record of some chunks has one."""

@@ -1,0 +1,161 @@
+"""When a worker takes the offers of pushes, and when a push makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.exchange.ingest import CONTENDED_MS
+from rollforward.streams.model.slots import SLOTS
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Join,
+    Scan,
+    TooLargeError,
+)
+from rollforward.streams.storage.schema import SOURCE
+from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
+from tests.rollforward.streams.simulator.store import answered
+
+
+class Counted(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+
+
+PIPELINE = Pipeline("offers", Counted, sources=[PushSource("in")], intervals=1)
+
+
+def takes_offers(desk: Desk) -> bool:
+    """Return whether the next worker takes offers; it dies at its first scan."""
+    scan: Any = desk.until(desk.worker("counted"), Scan)
+    return bool(scan.takes_offers)
+
+
+def scans_of(desk: Desk, fails: Sequence[Exception] = ()) -> list[bool]:
+    """Let a worker run; return whether it took offers, by scan.
+
+    Args:
+        fails: How its first commits of bundles fail.
+    """
+    scans, errors = list[bool](), [*fails]
+
+    def answer(call: Any) -> Iterator[Any]:
+        yield from ()
+        if isinstance(call, Scan):
+            scans.append(call.takes_offers)
+        if is_batch(call) and errors:
+            raise errors.pop(0)
+        return None
+
+    desk.do(answered(desk.worker("counted"), answer))
+    return scans
+
+
+def pushed_desk() -> Desk:
+    desk = Desk(PIPELINE)
+    desk.push(Came("1", "a", 1))
+    return desk
+
+
+def test_no_push_joins_after_a_crash_until_some_time_has_passed() -> None:
+    """G7: a record that kills workers has to be durable, for only then they count its crashes."""
+    desk = pushed_desk()
+    unjoined_s = desk.simulation.config.unjoined_ms / 1000
+    assert takes_offers(desk)
+
+    desk.wait(16)
+    assert not takes_offers(desk)
+
+    desk.wait(16)
+    desk.do(desk.worker("counted"))
+    assert desk.interval("counted").crash_count == 0
+    assert not takes_offers(desk)
+
+    desk.wait(16)
+    desk.do(desk.worker("counted"))
+    desk.wait(unjoined_s + 1)
+    assert takes_offers(desk)
+
+
+def test_no_push_joins_a_bundle_after_one_that_was_too_large() -> None:
+    """G7: the worker has to find the record that is the reason, among those that it has."""
+    assert scans_of(pushed_desk())[:2] == [True, True]
+    desk = pushed_desk()
+    desk.push(*(Came(f"{n}", "a", n) for n in range(2, 10)))
+    assert scans_of(desk, [TooLargeError()] * 3)[:2] == [True, False]
+
+
+def test_no_push_joins_while_a_retired_inbox_may_have_earlier_records() -> None:
+    """G3, G10: those come first."""
+    desk = pushed_desk()
+    desk.do(split(desk.environment, "counted", SLOTS // 2))
+    assert not any(scans_of(desk))
+
+
+# The push
+
+
+class Offering(Desk):
+    """Pushes make offers, which nobody takes.
+
+    Attributes:
+        offers: The commits that were offered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PIPELINE)
+        self.offers: list[Commit] = []
+        self.simulation.can_join = True
+        self.simulation.acts[Join] = lambda call: self.offers.append(call.commit)
+
+
+def test_a_push_whose_commit_writes_more_than_its_source_is_not_offered() -> None:
+    """G3: a process that returns writes the head, too, for the watermark went on without it."""
+    desk = Offering()
+    desk.push(Came("1", "a", 1))
+    assert [key.kind for offer in desk.offers for key, _, _ in offer.puts] == [SOURCE]
+    key = desk.environment.names.source("in", "")
+    stored = desk.simulation.store.rows[key]
+    desk.simulation.store.commit(
+        Commit(puts=[(key, stored.body._replace(is_idle=True), stored.version)])
+    )
+    desk.wait(1)  # The row is read again.
+
+    desk.push(Came("2", "a", 2))
+    desk.push(watermark=5)  # Without a record there is nothing to process.
+    assert len(desk.offers) == 1
+
+
+def test_a_push_that_has_lost_a_race_is_offered_to_nobody_for_a_while() -> None:
+    """G4: another process pushes, and would make the commits of a worker fail again and again."""
+    desk = Offering()
+    desk.push(Came("0", "a", 1))
+    fails, commit = [ChangedError()], desk.simulation.acts[Commit]
+
+    def refuse(call: Commit) -> Any:
+        if fails:
+            raise fails.pop()
+        return commit(call)
+
+    desk.simulation.acts[Commit] = refuse
+    desk.push(Came("1", "a", 1))
+    assert len(desk.offers) == 2  # Before it has lost.
+    desk.push(Came("2", "a", 2))
+    assert len(desk.offers) == 2
+
+    desk.wait(CONTENDED_MS / 1000 + 0.1)
+    desk.push(Came("3", "a", 3))
+    assert len(desk.offers) == 3
+
+
+def test_a_process_that_cannot_join_makes_no_offers() -> None:
+    desk = Offering()
+    desk.simulation.can_join = False
+    desk.push(Came("1", "a", 1))
+    assert desk.offers == []
