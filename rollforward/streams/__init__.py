@@ -18,7 +18,7 @@ A record changes its type on its way from a source through a computation to a si
 
     Type            Made by                     Lives in
     PushedRecord    the app                     the arguments of `Pipeline.push`
-    InboundRecord  `exchange.ingest`           a source's commit: checked, the value as text
+    InboundRecord   `exchange.ingest_attempt`  a source's commit: checked, the value as text
     InboxRecord     `exchange`                  a chunk in the inbox of an interval
     KeyedRecord     `storage.inbox`             a bundle: the value decoded
     Record          `execution.bundle_runner`   the call of a hook
@@ -51,7 +51,8 @@ from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.records import FOREVER, Record, Timer
 from rollforward.streams.model.sources import Pulled, PullSource, PushSource
-from rollforward.streams.pipeline import Pipeline, PushedRecord
+from rollforward.streams.pipeline import Pipeline
+from rollforward.streams.pushes import PushedRecord
 from rollforward.streams.testing import StreamTest
 
 __all__ = [

@@ -16,12 +16,11 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.streams.driver import Engine, run_steps
 from rollforward.streams.exchange.ingest import (
-    IngestRequest,
-    IngestResult,
     encoded_record,
     inbound_record,
     ingest,
 )
+from rollforward.streams.exchange.ingest_attempt import IngestRequest
 from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
@@ -30,12 +29,19 @@ from rollforward.streams.inspection import dead_letters, queryable_state, status
 from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
-from rollforward.streams.model.bundle import REPLAY
 from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.errors import BackpressureError, BadRecordError, MissingCodeError
-from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, inbound_value
+from rollforward.streams.model.records import FOREVER, check_time, inbound_value
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.model.sources import PullSource, PushSource
+from rollforward.streams.pushes import (
+    MAX_ID_CHARS,
+    MAX_PUSHED_BYTES,
+    Accepted,
+    PushedRecord,
+    check_pushed,
+    push_group,
+)
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
 from rollforward.streams.storage.remote_calls import CreateTasks, Key, RepeatedError, Steps
 from rollforward.streams.storage.schema import OUTBOX
@@ -46,31 +52,6 @@ from rollforward.tasks.errors import Retry
 from rollforward.tasks.waits import MIN_VERSION_WAIT_S
 
 log = logging.getLogger(__name__)
-
-MAX_PUSHED = 500
-MAX_PUSHED_BYTES = 2_000_000
-MAX_ID_CHARS = 200
-
-
-@dataclass(frozen=True)
-class PushedRecord:
-    """A record to push: its own id, its value, and its event time.
-
-    `value`: an `Encoded` has the bytes of a codec of the stream.
-    """
-
-    id: str
-    value: Any
-    timestamp_ms: int
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """Result of a push: the number of records, of late ones, and the source's watermark."""
-
-    records: int
-    late: int
-    watermark: int
 
 
 class Pipeline(Declaration):
@@ -104,7 +85,7 @@ class Pipeline(Declaration):
             Retry, Unavailable: repeat the push; a part may have been accepted.
         """
         _check_push(self, stream, process)
-        _check_pushed(records)
+        check_pushed(records)
         engine = Engine(clients, self)
         incoming = [
             inbound_record(engine.environment, stream, pushed.value, pushed.timestamp_ms, pushed.id)
@@ -117,9 +98,10 @@ class Pipeline(Declaration):
             )
         if watermark is not None and not 0 <= watermark <= FOREVER:
             raise BadRecordError(f"watermark must be a time, or FOREVER, got {watermark}")
-        request = IngestRequest(stream, process, incoming, watermark)
-        result: IngestResult = engine.run(ingest(engine.environment, request))
-        return Accepted(result.records, result.late, result.row.body.watermark)
+        result = push_group(clients, self, stream, process)(
+            IngestRequest(stream, process, incoming, watermark)
+        )
+        return Accepted(result.records, result.late, result.watermark)
 
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, timestamp_ms: int, *, process: str = ""
@@ -409,16 +391,3 @@ def _check_push(pipeline: Declaration, stream: str, process: str) -> None:
     if not isinstance(pipeline.source(stream), PushSource):
         raise BadRecordError(f"{stream} is a pull source: no record can be pushed to it")
     pipeline.check_process(stream, process)
-
-
-def _check_pushed(records: Sequence[PushedRecord]) -> None:
-    if len(records) > MAX_PUSHED:
-        raise BadRecordError(f"a push must have at most {MAX_PUSHED} records, got {len(records)}")
-    for record in records:
-        if not isinstance(record.id, str) or not 0 < len(record.id) <= MAX_ID_CHARS:
-            raise BadRecordError(
-                f"an id must have 1 to {MAX_ID_CHARS} characters, got {record.id!r:.100}"
-            )
-        if REPLAY in record.id:
-            raise BadRecordError(f"an id must not have the character 0, got {record.id!r:.100}")
-        encoded_bytes("an id", record.id)

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollforward.streams.exchange.ingest import (
-    InboundRecord,
-    IngestRequest,
-    IngestResult,
     ingest_without_wakeup,
     invalid_record,
     oversized_record,
 )
+from rollforward.streams.exchange.ingest_attempt import InboundRecord, IngestRequest, IngestResult
 from rollforward.streams.exchange.wakeups import WakeupBatcher
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head

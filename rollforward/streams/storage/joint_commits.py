@@ -55,6 +55,10 @@ class OfferState(Enum):
     WITHDRAWN = "withdrawn"
 
 
+_BEFORE = {
+    OfferState.TAKEN: (OfferState.OPEN, OfferState.TAKEN),  # Again, after a bundle that failed.
+    OfferState.COMMITTING: (OfferState.OPEN, OfferState.TAKEN),
+}
 _numbers = count(1)
 
 
@@ -92,9 +96,9 @@ class Offer:
         return StoredRow(body, self.token)
 
     def advance(self, state: OfferState) -> bool:
-        """Move on to a state; return False if the offer was withdrawn or has ended."""
+        """Move on to a state; return False if the offer is past it."""
         with self._lock:
-            if self.state in (OfferState.WITHDRAWN, OfferState.ENDED):
+            if self.state not in _BEFORE[state]:
                 return False
             self.state = state
         if self.answer is not None and state is OfferState.TAKEN:
@@ -164,10 +168,11 @@ def versions_in(commit: Commit, versions: Mapping[Key, int]) -> list[int]:
     return [versions.get(key, 0) for key in keys]
 
 
-def _tokens_of(commit: Commit) -> list[int]:
-    """Return the tokens of the offers whose chunks a commit consumes."""
-    versions = [*(at for _, _, at in commit.puts), *(at for _, at in commit.deletes)]
-    return [version for version in versions if version is not None and version < 0]
+def offered(commit: Commit) -> dict[int, str]:
+    """Return the names of the offered chunks that a commit consumes, by their tokens."""
+    chunks = [*((key.name, at) for key, _, at in commit.puts)]
+    chunks += [(key.name, at) for key, at in commit.deletes if at is not None]
+    return {at: name for name, at in chunks if at < 0}
 
 
 @dataclass
@@ -254,7 +259,7 @@ class JointCommits:
         """Hand an offer to the worker of this process; return False if it would come to nothing."""
         inbox, (source, version) = inbox_of(offer.chunk.name), offer.source
         with self._lock:
-            replaced = self._readers[inbox].replaced.get(source, -1)
+            replaced = self._reader(inbox).replaced.get(source, -1)
             is_offered = any(other.source[0] == source for other in self._offers.values())
             if is_offered or version <= replaced or len(self._offers) >= MAX_OFFERS:
                 return False
@@ -286,14 +291,15 @@ class JointCommits:
         Raises:
             ChangedError: one of them was withdrawn. The others are ended.
         """
-        tokens = _tokens_of(commit)
-        if not tokens:
+        chunks = offered(commit)
+        if not chunks:
             return []
         with self._lock:
-            offers = [self._offers[token] for token in tokens if token in self._offers]
+            offers = [self._offers[token] for token in chunks if token in self._offers]
         has_all = [each.advance(OfferState.COMMITTING) for each in offers]
-        if len(offers) < len(tokens) or not all(has_all):
-            self.end(offers, None)
+        if len(offers) < len(chunks) or not all(has_all):
+            self._close(chunks.values())
+            self._end(offers, None)
             raise ChangedError("a push has committed by itself")
         return offers
 
@@ -303,16 +309,29 @@ class JointCommits:
         Args:
             versions: Of all rows that it has written; None: it has failed, or may have.
         """
+        if versions is None:
+            self._close(offer.chunk.name for offer in offers)
+        else:
+            self._note(offers)
+        self._end(offers, versions)
+
+    def _close(self, chunks: Iterable[str]) -> None:
+        """Take no offers for some time in the inboxes of some chunks."""
         now_s = time.monotonic()
-        for offer in offers:
-            with self._lock:
+        with self._lock:
+            for inbox in set(map(inbox_of, chunks)):
+                self._reader(inbox).has_failed(now_s)
+
+    def _note(self, offers: Iterable[Offer]) -> None:
+        """Note what a joint commit has replaced."""
+        with self._lock:
+            for offer in offers:
                 reader = self._reader(inbox_of(offer.chunk.name))
-                if versions is None:
-                    reader.has_failed(now_s)
-                else:
-                    reader.failures = 0
-                    source, version = offer.source
-                    reader.replaced[source] = version
+                source, version = offer.source
+                reader.failures, reader.replaced[source] = 0, version
+
+    def _end(self, offers: Sequence[Offer], versions: Mapping[Key, int] | None) -> None:
+        for offer in offers:
             offer.end(None if versions is None else versions_in(offer.commit, versions))
         self._remove(offers)
 

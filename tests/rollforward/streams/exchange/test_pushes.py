@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rollforward.streams import FOREVER
-from rollforward.streams.exchange.ingest import (
-    REMEMBERED_COMMITS,
-    IngestRequest,
-    inbound_record,
-    ingest_without_wakeup,
-)
+from rollforward.streams.exchange.ingest import inbound_record, ingest_without_wakeup
+from rollforward.streams.exchange.ingest_attempt import REMEMBERED_COMMITS, IngestRequest
 from rollforward.streams.storage.remote_calls import Commit, OutcomeUnknownError
 from tests.rollforward.streams.simulator.driver import Came
 from tests.rollforward.streams.test_failures import tally, windows

@@ -30,7 +30,7 @@ from rollforward.streams.execution.bundle_runner import _BundleRunner
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import check_key, value_text
 from rollforward.streams.model.sink import Sink
-from rollforward.streams.pipeline import _check_pushed
+from rollforward.streams.pushes import check_pushed
 from rollforward.streams.storage import inbox
 from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import CHUNK, DEAD, DeadRow
@@ -259,7 +259,7 @@ def test_a_key_with_half_a_character_is_none() -> None:
 
 def test_an_id_with_half_a_character_is_refused() -> None:
     with pytest.raises(BadRecordError, match="an id must be whole characters"):
-        _check_pushed([PushedRecord("a", {}, 1), PushedRecord(f"r{HALF}", {}, 1)])
+        check_pushed([PushedRecord("a", {}, 1), PushedRecord(f"r{HALF}", {}, 1)])
 
 
 def test_a_record_with_such_an_id_that_is_in_already_is_worked_on() -> None:

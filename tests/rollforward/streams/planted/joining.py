@@ -12,7 +12,7 @@ from rollforward.streams.storage import joint_commits
 from rollforward.streams.storage.joint_commits import Offer
 from rollforward.streams.storage.remote_calls import Commit, Join
 from tests.rollforward.streams.scenarios.joining import join_pushes
-from tests.rollforward.streams.simulator import simulator
+from tests.rollforward.streams.simulator import joining
 from tests.rollforward.streams.simulator.store import Steps, answered
 
 Change = Callable[[Commit, Commit, list[Offer]], None]
@@ -28,7 +28,7 @@ def _merging(
         changed(joint, commit, offers)
         return joint
 
-    patch.setattr(simulator, "merge", merge)
+    patch.setattr(joining, "merge", merge)
 
 
 def lost_rest(schedule: Any, patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollforward.streams import coordinator
-from rollforward.streams.exchange import ingest, sent
+from rollforward.streams.exchange import ingest_attempt, sent
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.storage.remote_calls import Read, ScanKeysMany, Snapshot
 from rollforward.streams.watermarks import cut_reader
@@ -63,7 +63,7 @@ def following(schedule: Any, *, old_machine: bool = False) -> Iterator[Counter[s
             following_, "_due_intervals", lambda view: []
         )  # It would hide what is missed.
         patch.setattr(coordinator, "read_cut", partial(judged, simulation, cut_reader.read_cut))
-        for module in (ingest, lease):
+        for module in (ingest_attempt, lease):
             patch.setattr(module, "with_sent", noted if old_machine else _latest(with_sent))
         yield counts
 

@@ -11,6 +11,6 @@ LINGER_S = (0.02, 0.02, 0.02)  # A worker that has left takes no offers.
 def join_pushes(schedule: Any) -> Any:
     """Let the pushes of a schedule join the commits of workers; return the schedule."""
     simulation = schedule.simulation
-    simulation.can_join = True
+    simulation.joining.is_on = True
     simulation.config = replace(simulation.config, linger=LINGER_S)
     return schedule

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.storage.remote_calls import Wake
 
 FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 
@@ -45,3 +47,17 @@ class Chances:
 
 
 NO_FAULTS = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0, mistaken=0)
+
+
+@dataclass
+class Process:
+    """A generator under way."""
+
+    steps: Generator[Any, Any, Any]
+    machine: Machine
+    wake: Wake | None
+    user: Callable[[], Any] | None = None
+    ready_ms: int = 0
+    answer: Any = None
+    error: Exception | None = None
+    joining: Any = None  # The offer whose end it waits for.

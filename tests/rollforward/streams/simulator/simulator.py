@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from rollforward.streams.coordinator import tick
@@ -23,7 +23,7 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment, StreamConfig
 from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.model.records import NEVER
-from rollforward.streams.storage.joint_commits import Offer, merge, versions_in
+from rollforward.streams.storage.joint_commits import offered
 from rollforward.streams.storage.remote_calls import (
     Attempt,
     CallEffects,
@@ -53,8 +53,10 @@ from tests.rollforward.streams.simulator.accidents import (
     Chances,
     KilledError,
     Machine,
+    Process,
     UnavailableError,
 )
+from tests.rollforward.streams.simulator.joining import Joining
 from tests.rollforward.streams.simulator.store import Steps, Store, Violation, answered, one_by_one
 from tests.rollforward.streams.simulator.workers import worker_steps
 
@@ -79,24 +81,9 @@ SWEEP = Wake(("", 0), ("sweep",))
 FAULTY_STEPS = 250
 MAX_STEPS = 4_000
 MAX_GONE = 5
-MAX_JOINING_MS = 200
 
 
 ERRORS = ChangedError, OutcomeUnknownError, UnavailableError, UnworkableError
-
-
-@dataclass
-class Process:
-    """A generator under way."""
-
-    steps: Steps
-    machine: Machine
-    wake: Wake | None
-    user: Callable[[], Any] | None = None
-    ready_ms: int = 0
-    answer: Any = None
-    error: Exception | None = None
-    joining: Any = None  # The offer whose end it waits for.
 
 
 class Simulation:
@@ -129,10 +116,7 @@ class Simulation:
         # What weak sinks have acted on; some are too slow to be heard of, or to act at all.
         self.handed: list[tuple[tuple[str, int], Any]] = []
         self.slow_sinks = 0.0
-        self.can_join = False  # Pushes offer their commits to workers.
-        self.joins = random.Random(f"{seed} joins")
-        self.offers: dict[int, tuple[Offer, Process]] = {}
-        self.taken: set[int] = set()  # Tokens of offers that workers have in their bundles.
+        self.joining = Joining(self, seed)
         self.attempts: Counter[Any] = Counter()  # In memcached.
         self.tells = True  # A look into an inbox may find a part of what is there.
         self.gone: deque[tuple[str, StoredRow]] = deque(maxlen=MAX_GONE)  # Chunks taken out.
@@ -176,7 +160,7 @@ class Simulation:
             caches=machine.caches,
             run_in_background=lambda steps: self.processes.append(Process(steps, machine, None)),
             is_dead=lambda owner: self.mistakes.random() < self.chances.mistaken,
-            can_join=self.can_join,
+            can_join=self.joining.is_on,
         )
 
     def _new_id(self) -> str:
@@ -305,8 +289,8 @@ class Simulation:
             return
         except KilledError:
             self.counts["killed"] += 1
-            self._kill(process)
-            self._kill_joined()
+            self.kill(process)
+            self.joining.kill_taken()
             return
         except (*ERRORS, MissingCodeError):
             self._end(process, again=True)
@@ -316,20 +300,9 @@ class Simulation:
             process.ready_ms = self.now_ms + max(1, int(call.seconds * 1000))
             return
         if type(call) is Join:
-            self._offer(process, call.commit)
+            self.joining.offer(process, call.commit)
             return
         self._answer(process, call)
-
-    def _offer(self, process: Process, commit: Commit) -> None:
-        """Let a push wait for a worker to join it, for some time: then it commits by itself.
-
-        The worker may commit it nevertheless, however late, as that of another process may.
-        """
-        in_time = [key for key, _ in commit.inserts if key.kind == CHUNK and not is_late(key.name)]
-        process.ready_ms = self.now_ms + self.joins.randrange(MAX_JOINING_MS)
-        if in_time:
-            process.joining = offer = Offer(commit, self.joins.choice(in_time))
-            self.offers[offer.token] = offer, process
 
     def _answer(self, process: Process, call: Any) -> None:
         chances, drawn = self.chances, self.random.random()
@@ -359,22 +332,22 @@ class Simulation:
         how(process, call)
 
     def _crash_before(self, process: Process, call: Any) -> None:
-        self._kill(process)
+        self.kill(process)
 
     def _crash_after(self, process: Process, call: Any) -> None:
         self._act(process, call)
-        self._kill(process)
+        self.kill(process)
 
     def _machine(self, process: Process, call: Any) -> None:
         for each in [each for each in self.processes if each.machine is process.machine]:
-            self._kill(each)
+            self.kill(each)
         process.machine.caches = {}
 
     def _crash_amid(self, process: Process, call: Any) -> None:
         """Die while a call is on its way; a commit may arrive later."""
         if type(call) is Commit:
             self.zombies.append(call)
-        self._kill(process)
+        self.kill(process)
 
     def _stall(self, process: Process, call: Any) -> None:
         self._act(process, call)
@@ -400,16 +373,9 @@ class Simulation:
         except (ChangedError, UnworkableError):
             return
 
-    def _kill(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
         """A killed process reaches nothing any more; its task comes again, if none was done."""
         self._end(process, again=True)
-
-    def _kill_joined(self) -> None:
-        """Kill the pushes whose records a killed worker had: they are of the same process."""
-        for token in self.taken & self.offers.keys():
-            offer, push = self.offers.pop(token)
-            if push.joining is offer:
-                self._kill(push)
 
     def _end(self, process: Process, *, again: bool) -> None:
         self.processes.remove(process)
@@ -430,51 +396,13 @@ class Simulation:
 
     def _commit(self, commit: Commit) -> list[int]:
         self.counts["commits"] += 1
-        tokens = {at for _, _, at in commit.puts} | {at for _, at in commit.deletes if at}
-        if min(tokens, default=0) < 0:
-            return self._commit_jointly(commit, [token for token in tokens if token < 0])
+        if offered(commit):
+            return self.joining.commit(commit)
         chunks = [key for key, _ in commit.deletes if key.kind == CHUNK]
         rows = [(key.name, self.store.rows[key]) for key in chunks if key in self.store.rows]
         versions = self.store.commit(commit)
         self.gone.extend(rows)
         return versions
-
-    def _commit_jointly(self, commit: Commit, tokens: Sequence[int]) -> list[int]:
-        """Commit a bundle with the pushes that have joined it."""
-        joined = [self.offers.pop(token) for token in tokens if token in self.offers]
-        offers, given = [offer for offer, _ in joined], dict[Key, int]()
-        try:
-            if len(offers) < len(tokens):
-                raise ChangedError
-            given = self._commit_with(offers, commit)
-        except UnworkableError as error:
-            raise ChangedError from error
-        finally:
-            for offer, process in joined:
-                if process.joining is offer:
-                    process.answer = versions_in(offer.commit, given) if given else None
-                    process.ready_ms = self.now_ms
-        return versions_in(commit, given)
-
-    def _commit_with(self, offers: Sequence[Offer], commit: Commit) -> dict[Key, int]:
-        """Return the versions of all rows. The pushes and the bundle are judged one after another,
-        as if the bundle had followed at once."""
-        joint, judge = merge(commit, offers), self.store.on_commit
-        touched = [*(key for key, _, _ in joint.puts), *(key for key, _ in joint.deletes)]
-        before = {key: self.store.rows[key] for key in touched if key in self.store.rows}
-        self.store.on_commit = lambda commit, before: None
-        try:
-            versions = self.store.commit(joint)
-        finally:
-            self.store.on_commit = judge
-        self.counts["joint commits"] += 1
-        for offer in offers:
-            judge(offer.commit, {key: before[key] for key, _, _ in offer.commit.puts})
-        own = {key for key, _, _ in commit.puts} | {key for key, _ in commit.deletes}
-        rows = {key: row for key, row in before.items() if key in own}
-        judge(commit, rows | {offer.chunk: offer.row() for offer in offers})
-        keys = [*(key for key, _, _ in joint.puts), *(key for key, _ in joint.inserts)]
-        return dict(zip(keys, versions, strict=True))
 
     def _snapshot(self, call: Snapshot) -> tuple[Any, list[StoredRow | None]]:
         moment = dict(self.store.rows) if self.has_snapshots else None
@@ -485,21 +413,7 @@ class Simulation:
         found = [(name, self.store.rows[Key(call.kind, name)]) for name in names]
         is_told = call.allow_partial and self.tells and self.random.random() < 0.5
         chunks = self._some(call, found) if is_told else found
-        return self._with_offers(chunks, call) if call.takes_offers and self.offers else chunks
-
-    def _with_offers(
-        self, chunks: list[tuple[str, StoredRow]], call: Scan
-    ) -> list[tuple[str, StoredRow]]:
-        offers = [offer for offer, _ in self.offers.values() if self.joins.random() < 0.7]
-        names = {name for name, _ in chunks}
-        offered = [
-            (offer.chunk.name, offer.row())
-            for offer in offers
-            if call.low <= offer.chunk.name < call.high and offer.chunk.name not in names
-        ]
-        offered = offered[: max(0, call.limit - len(chunks))]
-        self.taken.update(row.version for _, row in offered)
-        return sorted([*chunks, *offered], key=lambda chunk: chunk[0])
+        return self.joining.with_offers(chunks, call) if call.takes_offers else chunks
 
     def _some(self, call: Scan, found: list[tuple[str, StoredRow]]) -> list[tuple[str, StoredRow]]:
         """Return a part of what is in time, and perhaps what is gone; all, if none is left."""

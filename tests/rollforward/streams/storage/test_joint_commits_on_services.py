@@ -29,6 +29,7 @@ from rollforward.streams.storage.joint_commits import (
     MAX_OFFERS,
     JointCommits,
     Offer,
+    OfferState,
 )
 from rollforward.streams.storage.remote_calls import ChangedError, Commit
 from rollforward.streams.storage.schema import INTERVAL, SOURCE
@@ -88,7 +89,6 @@ def test_a_worker_is_offered_only_so_many_pushes(
     assert process.is_open(pushed(98))
 
 
-@pytest.mark.xfail(strict=True, reason="what is being written is taken, and can be withdrawn")
 def test_what_one_worker_commits_is_not_taken_by_another(
     clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +102,6 @@ def test_what_one_worker_commits_is_not_taken_by_another(
     assert (again, waiting.result()) == ([], [11, 0])
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="its worker is expected to be known")
 def test_a_push_whose_worker_is_forgotten_at_this_moment_commits_alone(
     clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +141,20 @@ def test_a_push_joins_the_commit_of_a_sibling_s_worker(clock: StoppedClock) -> N
     assert [offer.commit for offer in begun] == [pushed(1)]
     assert (sender.kinds, receiver.kinds) == (["offer"], ["reader", "taken", "ended"])
     assert receiver.commits.take(LOW, HIGH, 10) == []
+    for number in (2, 3):  # Each answer says that the worker is there.
+        clock.now_s += 0.75 * MAX_AGE_S
+        receiver.look()
+        assert sender.commits.offer(pushed(1, version=10 * number)) == [11, 0]
+
+
+def test_a_push_waits_longer_for_a_sibling_that_has_taken_its_offer(clock: StoppedClock) -> None:
+    def take(process: Process) -> None:
+        process.take()
+        states.extend(offer.state for offer in sender.commits._sent.values())
+
+    states, (sender, _) = list[OfferState](), siblings(take)
+    sender.commits.offer(pushed(1))
+    assert states == [OfferState.TAKEN]
 
 
 def test_a_push_whose_joint_commit_has_failed_at_a_sibling_commits_alone(
@@ -353,18 +366,13 @@ class Run:
 @pytest.fixture
 def run(services: Services, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A pipeline on real clients without faults, at the pace of the machine."""
-    world = World(services, streams=[JOINED])
-    datastore = open_datastore(
-        PROJECT,
-        emulator=services.datastore,
-        namespace=new_namespace(),
-        database=services.database,
-    )
-    state = ProcessState()
+    world, state = World(services, streams=[JOINED]), ProcessState()
     state.get_or_create("streams config", lambda: PACE)
+    emulator, database = services.datastore, services.database
+    store = open_datastore(PROJECT, emulator=emulator, namespace=new_namespace(), database=database)
     clients = dataclasses.replace(
         world.clients,
-        datastore=datastore,
+        datastore=store,
         tasks=NoTasks(),  # type: ignore[arg-type]
         clock=SystemClock(),
         process_state=state,

@@ -111,7 +111,7 @@ class Offering(Desk):
     def __init__(self) -> None:
         super().__init__(PIPELINE)
         self.offers: list[Commit] = []
-        self.simulation.can_join = True
+        self.simulation.joining.is_on = True
         self.simulation.acts[Join] = lambda call: self.offers.append(call.commit)
 
 
@@ -156,6 +156,6 @@ def test_a_push_that_has_lost_a_race_is_offered_to_nobody_for_a_while() -> None:
 
 def test_a_process_that_cannot_join_makes_no_offers() -> None:
     desk = Offering()
-    desk.simulation.can_join = False
+    desk.simulation.joining.is_on = False
     desk.push(Came("1", "a", 1))
     assert desk.offers == []
