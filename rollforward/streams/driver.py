@@ -177,7 +177,7 @@ class Engine:
         return self._with_offers(chunks, call) if call.takes_offers else chunks
 
     def _with_offers(self, chunks: list[tuple[str, StoredRow]], call: Scan) -> Any:
-        """Return chunks together with those that pushes offer, up to the limit."""
+        """Return chunks together with the offered chunks of pushes, up to the limit."""
         offered = self._joint_commits.take(call.low, call.high, call.limit - len(chunks))
         return sorted([*chunks, *offered], key=itemgetter(0)) if offered else chunks
 
@@ -204,7 +204,7 @@ class Engine:
     def _commit_jointly(self, call: Commit, offers: Sequence[Offer]) -> list[int]:
         """Commit a bundle with the pushes whose chunks it consumes.
 
-        If the rows together are more than the service takes, each of them commits by itself.
+        If the rows together are more than the service takes, each push commits separately.
         """
         written: dict[Key, int] | None = None
         try:

@@ -281,7 +281,7 @@ def _read_rows(
 def _is_contended(environment: Environment, key: Key) -> bool:
     """Return whether the row of a source was written by another process a moment ago.
 
-    A push that has joined a worker's commit would lose such a race for both of them.
+    A push that has joined a worker's commit would lose the race for both of them.
     """
     lost_ms: float = environment.caches.get(("contended", key), -FOREVER)
     return 0 <= environment.elapsed_ms() - lost_ms <= CONTENDED_MS

@@ -64,8 +64,8 @@ class IngestResult(NamedTuple):
     """Outcome of a request.
 
     Attributes:
-        watermark: Of the source after this request.
-        row: Of the source, as it is now.
+        watermark: The source's watermark after this request.
+        row: The row of the source, as it is now.
         destinations: The intervals to wake.
     """
 

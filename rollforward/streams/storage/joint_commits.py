@@ -1,13 +1,13 @@
 """Joint commits: a push and the bundle that processes its records are written by one commit.
 
-A push that commits by itself costs two commits until its result can be read: its own, and then its
+A push that commits separately costs two commits until its result can be read: its own, and then its
 reader's. If a process of this instance has a worker at the inbox, the push offers its commit to
-that worker instead. The worker processes the offered chunk as if it had read it from the inbox, and
+this worker instead. The worker processes the offered chunk as if it had read it from the inbox, and
 its next commit writes the rows of both; the chunk is neither inserted nor deleted.
 
 An offer is a hint, as each message between processes is: it may be lost, or be taken and not be
-answered. A push without an answer commits by itself. If the worker has committed it too, one of the
-two commits fails, since both name the version of the source's row.
+answered. A push without an answer commits separately. If the worker has committed it too, one of
+the two commits fails, since both name the version of the source's row.
 
 A worker whose joint commit fails has processed its bundle in vain. So it takes no offers for some
 time, which doubles with each failure: however slow its hooks are, it is not kept from its work.
@@ -46,7 +46,7 @@ Answer = Callable[[str, Versions], None]
 
 
 class OfferState(Enum):
-    """How far an offer is."""
+    """The progress of an offer."""
 
     OPEN = "open"
     TAKEN = "taken"  # A worker has it in its bundle.
@@ -56,7 +56,7 @@ class OfferState(Enum):
 
 
 _BEFORE = {
-    OfferState.TAKEN: (OfferState.OPEN, OfferState.TAKEN),  # Again, after a bundle that failed.
+    OfferState.TAKEN: (OfferState.OPEN, OfferState.TAKEN),  # Again after a failed bundle.
     OfferState.COMMITTING: (OfferState.OPEN, OfferState.TAKEN),
 }
 _numbers = count(1)
@@ -68,8 +68,8 @@ class Offer:
 
     Attributes:
         chunk: One of its inserts, which the worker processes.
-        id: Of the offer of a sibling; empty: it is of this process.
-        answer: Tells the sibling what becomes of it.
+        id: The id of a sibling's offer; empty: the offer is of this process.
+        answer: Sends the outcome to the sibling.
         token: Stands in the place of the chunk's version. Versions of rows are positive.
     """
 
@@ -80,7 +80,7 @@ class Offer:
     token: int = field(default_factory=lambda: -next(_numbers))
     state: OfferState = OfferState.OPEN
     versions: Versions | None = None
-    offered_at_s: float = field(default_factory=time.monotonic)
+    offered_at_s: float = field(default_factory=lambda: time.monotonic())
     ended: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -121,7 +121,7 @@ class Offer:
         """End the offer.
 
         Args:
-            versions: Of the rows of its commit; None: the push commits by itself.
+            versions: The versions of the rows of its commit; None: the push commits separately.
         """
         with self._lock:
             if self.state not in (OfferState.WITHDRAWN, OfferState.ENDED):
@@ -131,7 +131,7 @@ class Offer:
             self.answer("refused" if versions is None else "ended", versions or ())
 
     def wait(self) -> Versions | None:
-        """Wait for the end; return the versions, or None if the push commits by itself."""
+        """Wait for the end; return the versions, or None if the push commits separately."""
         for wait_s, states in (
             (UNTAKEN_S, [OfferState.OPEN]),
             (TAKEN_S, [OfferState.OPEN, OfferState.TAKEN]),
@@ -145,8 +145,8 @@ class Offer:
 def merge(commit: Commit, offers: Iterable[Offer]) -> Commit:
     """Return a worker's commit together with the offered commits whose chunks it consumes.
 
-    A chunk that the worker has consumed is not written. Of one that it has consumed in part, the
-    rest is inserted.
+    A chunk that the worker has consumed is not written. If it has consumed a part, the rest is
+    inserted.
     """
     rests = [(key, body) for key, body, version in commit.puts if version < 0]
     consumed = {key for key, version in commit.deletes if version is not None and version < 0}
@@ -177,7 +177,7 @@ def offered(commit: Commit) -> dict[int, str]:
 
 @dataclass
 class _Reader:
-    """What this process knows of the worker of an inbox, which is its own or that of a sibling.
+    """The worker of an inbox, as this process knows it: its own worker, or one of a sibling.
 
     Attributes:
         seen_s: When the worker of this process has last asked for offers.
@@ -204,7 +204,7 @@ class _Reader:
 
 
 class JointCommits:
-    """The offers of one process, to its own workers and to those of its siblings."""
+    """The offers of one process, to its own workers and to workers of its siblings."""
 
     def __init__(self, send: Send, wake: Callable[[str], None]) -> None:
         """Begin without any.
@@ -223,7 +223,7 @@ class JointCommits:
     # The push
 
     def offer(self, commit: Commit) -> Versions | None:
-        """Offer a commit; return its versions, or None if the caller commits by itself."""
+        """Offer a commit; return its versions, or None if the caller commits separately."""
         for key, _ in commit.inserts:
             if key.kind != CHUNK or is_late(key.name) or not _is_small(key.name):
                 continue
@@ -247,7 +247,9 @@ class JointCommits:
         id_ = f"{os.getpid()}.{-offer.token}"
         self._sent[id_] = offer
         try:
-            versions = offer.wait() if self._send("offer", id_, _text(offer)) else None
+            if not self._send("offer", id_, _text(offer)):
+                return None
+            versions = offer.wait()
         finally:
             del self._sent[id_]
         if versions is None:
@@ -300,14 +302,15 @@ class JointCommits:
         if len(offers) < len(chunks) or not all(has_all):
             self._close(chunks.values())
             self._end(offers, None)
-            raise ChangedError("a push has committed by itself")
+            raise ChangedError("a push has committed separately")
         return offers
 
     def end(self, offers: Sequence[Offer], versions: Mapping[Key, int] | None) -> None:
         """End the offers of a joint commit.
 
         Args:
-            versions: Of all rows that it has written; None: it has failed, or may have.
+            versions: The versions of all rows that it has written; None: it has failed, or may
+                have.
         """
         if versions is None:
             self._close(offer.chunk.name for offer in offers)
@@ -323,7 +326,7 @@ class JointCommits:
                 self._reader(inbox).has_failed(now_s)
 
     def _note(self, offers: Iterable[Offer]) -> None:
-        """Note what a joint commit has replaced."""
+        """Note which versions of sources a joint commit has replaced."""
         with self._lock:
             for offer in offers:
                 reader = self._reader(inbox_of(offer.chunk.name))

@@ -156,7 +156,7 @@ class Join:
     """Join the next commit of the worker that reads a chunk of a commit; it never fails.
 
     The result: as of the commit; None: it was not applied, or its outcome is unknown. Then the
-    caller commits by itself, which fails if the worker has applied it, or will.
+    caller commits separately, which fails if the worker has applied it, or will.
     """
 
     commit: Commit

@@ -55,7 +55,7 @@ class InboxReader:
 
         Args:
             records: Limit of a bundle.
-            takes_offers: The chunks may include such that pushes offer.
+            takes_offers: The chunks may include chunks that pushes offer.
 
         Returns:
             The chunks, and some late ones in case of an on-time backlog. Late chunks hold the

@@ -112,7 +112,7 @@ class Worker(LeasedInterval):
             else:
                 yield from self.wakeups.flush()
                 if idle < len(self.config.linger) and not should_yield(self.environment, self.head):
-                    yield Pause(self.config.linger[idle], self._inbox_name())
+                    yield Pause(self.config.linger[idle], _inbox_of(self))
                     idle += 1
                 elif (yield from self.release()):
                     return
@@ -138,13 +138,10 @@ class Worker(LeasedInterval):
         if not self.config.gather_s or self.is_behind:
             return
         if not self.was_large:
-            yield Pause(self.config.gather_s, self._inbox_name())
+            yield Pause(self.config.gather_s, _inbox_of(self))
             return
         took_s = (self.environment.elapsed_ms() - self.round_ms) / 1000
         yield Pause(min(max(2 * self.config.gather_s - took_s, took_s / 2), MAX_LINGER_S))
-
-    def _inbox_name(self) -> str:
-        return self.names.inbox(self.name, self.lo, self.interval.created_in)
 
     def _split_if_needed(self) -> Steps[None]:
         """Split the interval if it was overloaded for a while, or has too many slabs."""
@@ -187,7 +184,7 @@ class Worker(LeasedInterval):
         if not chunks:
             inbox = Inbox(self.interval.created_in, self.lo)
             read, late = yield from self.reader.read(
-                inbox, self.watermark, self.limit, takes_offers=self._takes_offers(now_ms)
+                inbox, self.watermark, self.limit, takes_offers=_takes_offers(self, now_ms)
             )
             self.inbox = {**dict(ready(late, self.watermark)), **dict(read)}
             chunks = self.ready(list(self.inbox.items()))
@@ -206,21 +203,6 @@ class Worker(LeasedInterval):
         else:
             self.limit = min(2 * self.limit, self.max_limit)
         return True
-
-    def _takes_offers(self, now_ms: int) -> bool:
-        """Return whether pushes may join the next commit.
-
-        Not after a crash, which a record may have caused: it must be durable before a worker counts
-        its crashes. Not after a commit that was too large, and not while a retired inbox may hold
-        earlier records.
-        """
-        since_ms = now_ms - self.interval.crashed_ms
-        return (
-            self.interval.crash_count == 0
-            and since_ms > self.config.unjoined_ms
-            and self.limit == self.config.max_records
-            and self.name not in self.head.retired
-        )
 
     def _load_ids(self, chunks: Sequence[tuple[str, StoredRow]]) -> Steps[None]:
         """Load the known ids if a record of some chunks has one."""
@@ -420,6 +402,26 @@ class Worker(LeasedInterval):
     def _can_inline(self) -> bool:
         """Return whether weak computations run inline: one may have crashed earlier workers."""
         return self.inlines and self.interval.crash_count < CAREFUL_AFTER
+
+
+def _inbox_of(worker: Worker) -> str:
+    return worker.names.inbox(worker.name, worker.lo, worker.interval.created_in)
+
+
+def _takes_offers(worker: Worker, now_ms: int) -> bool:
+    """Return whether pushes may join the next commit of a worker.
+
+    Not after a crash, which a record may have caused: it must be durable before workers can count
+    its crashes. Not after a commit that was too large, and not while a retired inbox may hold
+    earlier records.
+    """
+    interval, config = worker.interval, worker.config
+    return (
+        interval.crash_count == 0
+        and now_ms - interval.crashed_ms > config.unjoined_ms
+        and worker.limit == config.max_records
+        and worker.name not in worker.head.retired
+    )
 
 
 def _max_inputs(limit: int, due: Sequence[str]) -> int:

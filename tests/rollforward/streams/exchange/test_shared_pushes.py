@@ -109,7 +109,7 @@ def test_pushes_that_share_a_commit_are_as_if_one_had_followed_another(seed: int
 
 
 def test_pushes_that_cannot_share_a_commit_leave_nothing_behind() -> None:
-    """G4: each then has a commit of its own, and one fails no other."""
+    """G1: each then has a commit of its own, and one fails no other."""
     desk = Desk(PIPELINE)
     desk.push(Came("first", "k0", 1))
     before = sent(desk), source(desk)

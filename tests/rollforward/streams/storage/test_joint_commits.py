@@ -49,10 +49,10 @@ Wait = Callable[[float, float, float], None]
 
 
 class StoppedClock:
-    """The clock of the offers, which only a test moves, from a whole second on."""
+    """The clock of the offers, which only a test moves; an offer notes the real time."""
 
     def __init__(self) -> None:
-        self.now_s = float(int(time.monotonic()))
+        self.now_s = int(time.monotonic()) - 1.0
 
     def monotonic(self) -> float:
         return self.now_s

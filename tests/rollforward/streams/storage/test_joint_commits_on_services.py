@@ -20,7 +20,7 @@ from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Pu
 from rollforward.streams.driver import run_steps
 from rollforward.streams.exchange import ingest
 from rollforward.streams.graph.environment import StreamConfig
-from rollforward.streams.pipeline import Accepted
+from rollforward.streams.pushes import Accepted
 from rollforward.streams.storage import joint_commits
 from rollforward.streams.storage.inbox_hints import InboxHints
 from rollforward.streams.storage.joint_commits import (
@@ -232,7 +232,7 @@ def test_an_offer_whose_sibling_waits_no_longer_is_dropped(
     sender.lost = {"withdrawn"}
     assert sender.commits.offer(pushed(1)) is None
     set_waits(monkeypatch, 1, 1, 10)
-    clock.now_s += 2
+    clock.now_s += 5
     assert bool(receiver.commits.take(LOW, HIGH, 10)) == is_taken
     clock.now_s += 10
     assert receiver.commits.take(LOW, HIGH, 10) == []
