@@ -20,7 +20,7 @@ from rollforward.streams.exchange.ingest_attempt import (
 from rollforward.streams.exchange.inline import PendingEffect, call_effects
 from rollforward.streams.exchange.wakeups import wake_for_push
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import is_complete, read_head
+from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.codecs import Encoded, Undecodable, text_of
 from rollforward.streams.model.errors import (
     BackpressureError,
@@ -217,7 +217,7 @@ def _ingest_in_span(
     may_inline: bool | None = None
     for _ in range(MAX_ATTEMPTS):
         head, row, read_ms = yield from _read_rows(environment, key, expected)
-        if not is_complete(environment, head):
+        if head is None or not head.body.is_complete:
             yield from read_head(environment)
             continue
         if row is not None and row.body.layout_version > head.body.layout_version:

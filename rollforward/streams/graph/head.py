@@ -35,7 +35,7 @@ def read_head(environment: Environment) -> Steps[StoredRow]:
     pipeline, names = environment.pipeline, environment.names
     for _ in range(MAX_ATTEMPTS):
         [head] = yield Read([names.head])
-        if is_complete(environment, head):
+        if head is not None and head.body.is_complete:
             return head  # type: ignore[no-any-return]
         body = head.body if head is not None else Head()
         absent = [
@@ -52,11 +52,6 @@ def read_head(environment: Environment) -> Steps[StoredRow]:
         with contextlib.suppress(ChangedError, OutcomeUnknownError):
             yield commit
     raise ChangedError
-
-
-def is_complete(environment: Environment, head: StoredRow | None) -> bool:
-    """Return whether a pipeline has all of its first rows."""
-    return head is not None and bool(head.body.topology)
 
 
 def with_intervals(

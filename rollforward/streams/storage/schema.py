@@ -166,6 +166,11 @@ class Head(NamedTuple):
     imported: str = ""  # The export that it has begun with.
     later_fields: Mapping[str, Any] = {}
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the pipeline has all of its first rows."""
+        return bool(self.topology)
+
     def timer_watermark(self, computation: str) -> int:
         """Return the watermark for the hooks and the timers of a computation."""
         return max(self.inputs.get(computation, 0), self.percentile_watermarks.get(computation, 0))

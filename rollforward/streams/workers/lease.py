@@ -15,7 +15,7 @@ from rollforward.streams.exchange.forwarding import MAX_FORWARDED, forwarded, re
 from rollforward.streams.exchange.sent import with_sent
 from rollforward.streams.exchange.wakeups import WakeupBatcher, wake, wake_intervals
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import is_complete, read_head
+from rollforward.streams.graph.head import read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.records import FOREVER
@@ -225,7 +225,7 @@ class LeasedInterval:
         """
         now_ms, read_ms = self.environment.now_ms(), self.environment.elapsed_ms()
         head, row = yield Read([self.names.head, self.key])
-        if not is_complete(self.environment, head):
+        if head is None or not head.body.is_complete:
             head = yield from read_head(self.environment)
             [row] = yield Read([self.key])
         self._apply_head(head, read_ms)

@@ -396,7 +396,7 @@ class Simulation:
 
     def _commit(self, commit: Commit) -> list[int]:
         self.counts["commits"] += 1
-        if offered(commit):
+        if self.joining.is_on and offered(commit):
             return self.joining.commit(commit)
         chunks = [key for key, _ in commit.deletes if key.kind == CHUNK]
         rows = [(key.name, self.store.rows[key]) for key in chunks if key in self.store.rows]
