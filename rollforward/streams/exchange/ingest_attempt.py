@@ -140,7 +140,7 @@ class IngestAttempt:
 
     def results(self, row: StoredRow) -> list[IngestResult]:
         """Return the result of each request, given the source's row as it is now."""
-        destinations, befores = self.outgoing.destinations, [self.source, *self._rows]
+        destinations, earlier = self.outgoing.destinations, [self.source, *self._rows]
         return [
             IngestResult(
                 len(request.records),
@@ -149,7 +149,7 @@ class IngestAttempt:
                 row,
                 destinations,
             )
-            for request, before, after in zip(self.requests, befores, self._rows, strict=False)
+            for request, before, after in zip(self.requests, earlier, self._rows, strict=False)
         ]
 
     def _send(self, request: IngestRequest, floor: int) -> int:
