@@ -40,7 +40,7 @@ from rollforward.streams.pushes import (
     Accepted,
     PushedRecord,
     check_pushed,
-    push_group,
+    ingest_push,
 )
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
 from rollforward.streams.storage.remote_calls import CreateTasks, Key, RepeatedError, Steps
@@ -98,9 +98,8 @@ class Pipeline(Declaration):
             )
         if watermark is not None and not 0 <= watermark <= FOREVER:
             raise BadRecordError(f"watermark must be a time, or FOREVER, got {watermark}")
-        result = push_group(clients, self, stream, process)(
-            IngestRequest(stream, process, incoming, watermark)
-        )
+        request = IngestRequest(stream, process, incoming, watermark)
+        result = ingest_push(clients, self, request)
         return Accepted(result.records, result.late, result.watermark)
 
     def push_in_transaction(

@@ -62,13 +62,24 @@ def check_pushed(records: Sequence[PushedRecord]) -> None:
         encoded_bytes("an id", record.id)
 
 
-def push_group(
+def ingest_push(clients: Clients, pipeline: Declaration, request: IngestRequest) -> IngestResult:
+    """Ingest a push, in a commit that other pushes may share.
+
+    Pushes to one source write the same row, so pushes that overlap would make each other fail. A
+    source with weak readers is an exception: their hooks and effects come before the commit, and a
+    push that one of them makes to the same source would wait for the commit that waits for it.
+
+    Raises: as `Engine.run`, and the errors of the request.
+    """
+    if any(code.weak and request.stream in code.inputs for code in pipeline.versions.values()):
+        return run_steps(clients, pipeline, ingest, request)
+    return _group_of(clients, pipeline, request.stream, request.process)(request)
+
+
+def _group_of(
     clients: Clients, pipeline: Declaration, stream: str, process: str
 ) -> GroupCommit[IngestRequest, IngestResult]:
-    """Return what lets pushes to one source share commits, always the same.
-
-    Their commits write the same row, so pushes that overlap would make each other fail.
-    """
+    """Return the group commit of the pushes to one source, always the same."""
 
     def commit(requests: Sequence[IngestRequest]) -> Sequence[IngestResult | BaseException]:
         if len(requests) > 1 and (results := run_steps(clients, pipeline, ingest_group, requests)):

@@ -72,7 +72,7 @@ class WorkerBus:
     def _list_peers(self) -> list[str]:
         now_s = time.monotonic()
         if now_s - self._listed_at > LISTED_FOR_S:
-            with contextlib.suppress(FileNotFoundError):  # The master has ended.
+            with contextlib.suppress(OSError):  # The master has ended, or no file can be opened.
                 self._peers = [str(path) for path in self._folder.iterdir() if path != self._path]
             self._listed_at = now_s
         return self._peers

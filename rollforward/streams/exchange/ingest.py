@@ -26,6 +26,7 @@ from rollforward.streams.model.errors import (
     BackpressureError,
     BadRecordError,
     PartlyAcceptedError,
+    UnknownStreamError,
 )
 from rollforward.streams.model.json_text import quoted
 from rollforward.streams.model.records import (
@@ -149,7 +150,7 @@ def ingest_group(
     """
     try:
         results = yield from _ingest_all(environment, requests, None)
-    except (UnworkableError, BackpressureError):
+    except (UnworkableError, BackpressureError, UnknownStreamError):
         return None
     yield from wake_for_push(environment, results[0].destinations)
     return results
@@ -302,7 +303,9 @@ def _can_inline(
     if not _count(requests) or readers.isdisjoint(graph.weak):
         return True
     can_inline = True
-    for request in requests:  # Each by itself: it may be repeated with others.
+    for request in requests:  # Each has a count, since it may be repeated with others.
+        if not request.records:
+            continue
         subject = fingerprint("\0".join(record.id for record in request.records))
         if expected is not None:  # Pulled records may have no ids; their position does not move.
             subject = str(expected.body.seq)

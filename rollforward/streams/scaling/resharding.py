@@ -232,6 +232,7 @@ def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) 
         seq=max(lower.seq, upper.seq) + 1,
         gen=max(lower.gen, upper.gen) + 1,
         crash_count=max(lower.crash_count, upper.crash_count),
+        crashed_ms=max(lower.crashed_ms, upper.crashed_ms),
         created_in=layout,
         layout_version=layout,
         slabs=lower.slabs + upper.slabs,

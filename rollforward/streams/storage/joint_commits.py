@@ -79,6 +79,7 @@ class Offer:
     answer: Answer | None = None
     token: int = field(default_factory=lambda: -next(_numbers))
     state: OfferState = OfferState.OPEN
+    is_taken: bool = False  # A worker has had it.
     versions: Versions | None = None
     offered_at_s: float = field(default_factory=lambda: time.monotonic())
     ended: threading.Event = field(default_factory=threading.Event)
@@ -100,7 +101,7 @@ class Offer:
         with self._lock:
             if self.state not in _BEFORE[state]:
                 return False
-            self.state = state
+            self.state, self.is_taken = state, True
         if self.answer is not None and state is OfferState.TAKEN:
             self.answer("taken", ())
         return True
@@ -116,6 +117,11 @@ class Offer:
             if self.state in states:
                 self.state = OfferState.WITHDRAWN
             return self.state is OfferState.WITHDRAWN
+
+    @property
+    def was_untaken(self) -> bool:
+        """Return whether the push has withdrawn it before a worker took it."""
+        return self.state is OfferState.WITHDRAWN and not self.is_taken
 
     def end(self, versions: Versions | None) -> None:
         """End the offer.
@@ -224,23 +230,26 @@ class JointCommits:
 
     def offer(self, commit: Commit) -> Versions | None:
         """Offer a commit; return its versions, or None if the caller commits separately."""
-        for key, _ in commit.inserts:
-            if key.kind != CHUNK or is_late(key.name) or not _is_small(key.name):
-                continue
+        chunks = [key for key, _ in commit.inserts if key.kind == CHUNK]
+        for key in chunks if _are_small(chunks) else ():
             reader, now_s = self._readers.get(inbox_of(key.name)), time.monotonic()
-            if reader is None:
+            if reader is None or is_late(key.name):
                 continue
             if reader.is_here(now_s):
-                return self._offer_here(Offer(commit, key))
+                return self._offer_here(reader, Offer(commit, key))
             if now_s - reader.sibling_seen_s < MAX_AGE_S:
                 return self._offer_to_siblings(reader, Offer(commit, key))
         return None
 
-    def _offer_here(self, offer: Offer) -> Versions | None:
+    def _offer_here(self, reader: _Reader, offer: Offer) -> Versions | None:
         if not self._add(offer):
             return None
-        versions = offer.wait()
-        self._remove([offer])
+        try:
+            versions = offer.wait()
+        finally:
+            self._remove([offer])
+        if offer.was_untaken:
+            reader.seen_s = -MAX_AGE_S  # The worker is busy, or has left: until it asks again.
         return versions
 
     def _offer_to_siblings(self, reader: _Reader, offer: Offer) -> Versions | None:
@@ -334,9 +343,9 @@ class JointCommits:
                 reader.failures, reader.replaced[source] = 0, version
 
     def _end(self, offers: Sequence[Offer], versions: Mapping[Key, int] | None) -> None:
+        self._remove(offers)
         for offer in offers:
             offer.end(None if versions is None else versions_in(offer.commit, versions))
-        self._remove(offers)
 
     # Siblings
 
@@ -388,8 +397,11 @@ class JointCommits:
         return self._readers.setdefault(inbox, _Reader())
 
 
-def _is_small(chunk: str) -> bool:
-    records, size = chunk_size(chunk)
+def _are_small(chunks: Iterable[Key]) -> bool:
+    records = size = 0
+    for key in chunks:
+        chunk_records, chunk_bytes = chunk_size(key.name)
+        records, size = records + chunk_records, size + chunk_bytes
     return records <= MAX_RECORDS and size <= MAX_OFFER_BYTES
 
 

@@ -81,8 +81,11 @@ def dump(kind: str, body: Any) -> bytes:
         elif kind == DEAD and body.record is not None:
             fields["record"] = _dead_record(body.record)
         body = {**fields.pop("later_fields"), **fields}
-        if body.get("sent", ()) is None:  # Code that does not know the field can split the row.
+        # Without them, code that does not know the fields can split the row.
+        if body.get("sent", ()) is None:
             del body["sent"]
+        if body.get("crashed_ms") == 0:
+            del body["crashed_ms"]
     return _encode(body).encode()
 
 

@@ -239,9 +239,11 @@ class LeasedInterval:
         crash_count = row.body.crash_count + bool(row.body.owner)
         if crash_count >= CAREFUL_AFTER:
             self.limit = 1
+        is_recent = now_ms - row.body.crashed_ms <= self.config.unjoined_ms
+        crashed_ms = row.body.crashed_ms if is_recent else 0
         interval = row.body._replace(
             crash_count=crash_count,
-            crashed_ms=now_ms if row.body.owner else row.body.crashed_ms,
+            crashed_ms=now_ms if row.body.owner else crashed_ms,
             seq=row.body.seq + 1,
             gen=row.body.gen + 1,
             owner=self.owner,

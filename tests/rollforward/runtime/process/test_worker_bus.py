@@ -59,3 +59,18 @@ def test_where_there_is_no_folder_nobody_is_told(
     assert subscribe(print) is None
     monkeypatch.setenv(FOLDER, str(tmp_path / "gone"))
     assert subscribe(print) is None
+
+
+def test_a_process_that_can_open_no_file_fails_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message is a hint, so the work that sends it goes on."""
+
+    def refuse(path: Path) -> Iterator[Path]:
+        raise OSError(24, "Too many open files")
+
+    bus = WorkerBus(str(folder), print)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    bus.broadcast(b"one")
+    monkeypatch.undo()
+    bus.close()

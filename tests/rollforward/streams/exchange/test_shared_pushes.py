@@ -5,15 +5,22 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
 from rollforward.datastore import bodies
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, PushSource, Record
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.entities import StreamChunk
 from rollforward.streams.exchange.ingest import inbound_record, ingest, ingest_group
 from rollforward.streams.exchange.ingest_attempt import IngestRequest, IngestResult
-from rollforward.streams.model.errors import BackpressureError, PartlyAcceptedError
+from rollforward.streams.model.errors import (
+    BackpressureError,
+    PartlyAcceptedError,
+    UnknownStreamError,
+)
 from rollforward.streams.pushes import MAX_PUSHED
 from rollforward.streams.storage.remote_calls import Attempt
 from rollforward.streams.storage.schema import CHUNK, SOURCE
@@ -142,6 +149,7 @@ def test_each_push_that_shares_a_commit_counts_its_own_attempts() -> None:
     desk = Desk(WEAK)
     desk.push(Came("first", "k0", 1))
     requests = [request(desk, Came(f"{n}", "k0", n)) for n in range(3)]
+    requests.append(request(desk, watermark=1))  # All that have no records would be one subject.
     counted = []
 
     def answer(call: Any) -> Any:
@@ -151,11 +159,42 @@ def test_each_push_that_shares_a_commit_counts_its_own_attempts() -> None:
 
     desk.do(answered(ingest_group(desk.environment, requests), answer))
     alone = len(set(counted))
-    desk.do(answered(ingest_group(desk.environment, requests[:2]), answer))
+    desk.do(answered(ingest_group(desk.environment, [*requests[:2], requests[3]]), answer))
     assert (alone, len(set(counted)), len(counted)) == (3, 3, 5)
 
 
+def test_pushes_to_a_stream_that_nobody_reads_share_no_commit() -> None:
+    """One without records is accepted all the same: it closes a source that was detached."""
+    desk = Desk(PIPELINE)
+    desk.push(Came("first", "k0", 1))
+    requests = [request(desk, watermark=9), request(desk, Came("2", "k0", 2))]
+    requests = [replace(each, stream="nowhere") for each in requests]
+    assert desk.do(ingest_group(desk.environment, requests)) is None
+    with pytest.raises(UnknownStreamError):
+        desk.do(ingest(desk.environment, requests[1]))
+
+
 # On services
+
+
+def test_an_effect_that_pushes_to_its_own_source_waits_for_nobody(world: World) -> None:
+    """G1: it would wait for the commit that waits for it, and act again after the time-out."""
+    done = Counter[str]()
+
+    def echo(clients: Any, record: Any) -> None:
+        if not record.value.get("echo"):
+            value = {"k": "k0", "echo": 1}
+            loop.push(clients, "in", [PushedRecord(f"echo-{record.id}", value, 10)])
+        done[record.id] += 1
+
+    sink = EffectSink("in", echo, name="outside", weak=True)
+    loop = Pipeline("loop", Counted, sources=[PushSource("in")], sinks=[sink], intervals=1)
+    for number in range(3):
+        loop.push(world.clients, "in", [PushedRecord(f"{number}", {"k": "k0"}, 10 + number)])
+    with world.clients.context():
+        names = [key.id() for key in StreamChunk.query().fetch(keys_only=True)]
+    assert [name for name in names if ":outside:" in name] == []
+    assert sorted(done.values()) == [1] * 6
 
 
 def test_pushes_of_many_threads_are_all_accepted_by_fewer_commits(

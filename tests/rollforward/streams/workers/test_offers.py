@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.exchange.ingest import CONTENDED_MS
 from rollforward.streams.model.slots import SLOTS
-from rollforward.streams.scaling.resharding import split
+from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
@@ -16,7 +16,8 @@ from rollforward.streams.storage.remote_calls import (
     Scan,
     TooLargeError,
 )
-from rollforward.streams.storage.schema import SOURCE
+from rollforward.streams.storage.schema import INTERVAL, SOURCE
+from rollforward.streams.storage.serde import dump
 from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.store import answered
 
@@ -81,6 +82,19 @@ def test_no_push_joins_after_a_crash_until_some_time_has_passed() -> None:
     desk.do(desk.worker("counted"))
     desk.wait(unjoined_s + 1)
     assert takes_offers(desk)
+    assert b"crashed_ms" not in dump(INTERVAL, desk.interval("counted"))  # As before this release.
+
+
+def test_a_merged_interval_remembers_the_crash_of_either() -> None:
+    """G7: the records of both come to it."""
+    desk = Desk(PIPELINE)
+    desk.push(Came("1", "a", 1))
+    desk.do(split(desk.environment, "counted", SLOTS // 2))
+    name = desk.environment.names.interval("counted", SLOTS // 2)
+    upper = desk.simulation.store.rows[name]
+    desk.simulation.store.rows[name] = upper._replace(body=upper.body._replace(crashed_ms=7))
+    desk.do(merge(desk.environment, "counted", SLOTS // 2))
+    assert desk.interval("counted").crashed_ms == 7
 
 
 def test_no_push_joins_a_bundle_after_one_that_was_too_large() -> None:
