@@ -312,7 +312,7 @@ def delivering(
         try:
             task.work(clients, args)
         except (Reject, ClosedError) as error:  # It may be tried once.
-            task.on_outcome_unknown(clients, args, f"{type(error).__name__}: {error}")
+            task.on_give_up(clients, args, f"{type(error).__name__}: {error}")
 
     return deliver
 
