@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +54,21 @@ class HttpAnswer(NamedTuple):
         return "\r\n".join([*lines, "", ""]).encode() + self.body[:end]
 
 
+class Answer(io.BytesIO):
+    """An answer that comes, or does not, when its first line is read."""
+
+    def __init__(self, receive: Callable[[], bytes]) -> None:
+        super().__init__()
+        self._receive: Callable[[], bytes] | None = receive
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        receive, self._receive = self._receive, None
+        if receive is not None:
+            self.write(receive())
+            self.seek(0)
+        return super().readline(size)
+
+
 class Wire:
     """A client's connection, as `http.client` uses a socket and its file."""
 
@@ -69,7 +84,10 @@ class Wire:
         self._sent += sent
 
     def makefile(self, mode: str) -> io.BytesIO:
-        """Return the answer to what was sent: its reader is about to wait for it."""
+        """Return the answer to what was sent, which comes when it is read."""
+        return Answer(self._receive)
+
+    def _receive(self) -> bytes:
         request = _parsed(self._sent)
         described = RemoteCall(f"http.{request.method}", APP)
         lost = lambda code: ConnectionResetError(code.name)  # noqa: E731
@@ -78,7 +96,7 @@ class Wire:
             described.name, lambda: self._exchange(request), lost, lambda: described
         )
         payments.told(request, answer)
-        return io.BytesIO(answer.sent())
+        return answer.sent()
 
     def close(self) -> None:
         """Do nothing."""
