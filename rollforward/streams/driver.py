@@ -176,7 +176,9 @@ class Engine:
         chunks = [(row.name, StoredRow(load(call.kind, row.body), row.version)) for row in rows]
         return self._with_offers(chunks, call) if call.takes_offers else chunks
 
-    def _with_offers(self, chunks: list[tuple[str, StoredRow]], call: Scan) -> Any:
+    def _with_offers(
+        self, chunks: list[tuple[str, StoredRow]], call: Scan
+    ) -> list[tuple[str, StoredRow]]:
         """Return chunks together with the offered chunks of pushes, up to the limit."""
         offered = self._joint_commits.take(call.low, call.high, call.limit - len(chunks))
         return sorted([*chunks, *offered], key=itemgetter(0)) if offered else chunks
@@ -209,7 +211,7 @@ class Engine:
         written: dict[Key, int] | None = None
         try:
             joint = merge(call, offers)
-            keys = [*(key for key, _, _ in joint.puts), *(key for key, _ in joint.inserts)]
+            keys = [key for key, _ in joint.rows]
             written = dict(zip(keys, self._write(joint, call), strict=True))
         except UnworkableError as error:
             raise ChangedError(str(error)) from error

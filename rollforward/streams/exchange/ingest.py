@@ -54,7 +54,7 @@ from rollforward.tracing import start_span
 
 # A record may kill its process, so records run inline only this often before they are durable.
 MAX_INLINE_ATTEMPTS = 2
-CONTENDED_MS = 1_000
+CONTENDED_MS = 1_000  # After a lost race, the pushes to a source join no commits for so long.
 MAX_DESCRIBED_CHARS = 20_000  # Of an invalid record.
 
 

@@ -73,7 +73,7 @@ class _Inbox:
         """Return chunks published since the last scan, or none if the next scan is due."""
         self.arrived.clear()
         with self.lock:
-            if self.has_more or self._is_scan_due():
+            if self.needs_scan():
                 return []
             names = sorted(name for name in self.hints if low <= name < high)
             chunks = [self.hints.pop(name) for name in names[:limit]]
@@ -100,8 +100,7 @@ class _Inbox:
 
     def needs_scan(self) -> bool:
         """Return whether hints do not tell all."""
-        with self.lock:
-            return self.has_more or self._is_scan_due()
+        return self.has_more or self._is_scan_due()
 
     def _is_scan_due(self) -> bool:
         return time.monotonic() - self.scanned_at_s >= self.period_s

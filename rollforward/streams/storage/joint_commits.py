@@ -170,13 +170,12 @@ def merge(commit: Commit, offers: Iterable[Offer]) -> Commit:
 
 def versions_in(commit: Commit, versions: Mapping[Key, int]) -> list[int]:
     """Return the versions of a commit's puts, then of its inserts; 0 for one without a version."""
-    keys = [*(key for key, _, _ in commit.puts), *(key for key, _ in commit.inserts)]
-    return [versions.get(key, 0) for key in keys]
+    return [versions.get(key, 0) for key, _ in commit.rows]
 
 
 def offered(commit: Commit) -> dict[int, str]:
     """Return the names of the offered chunks that a commit consumes, by their tokens."""
-    chunks = [*((key.name, at) for key, _, at in commit.puts)]
+    chunks = [(key.name, at) for key, _, at in commit.puts]
     chunks += [(key.name, at) for key, at in commit.deletes if at is not None]
     return {at: name for name, at in chunks if at < 0}
 

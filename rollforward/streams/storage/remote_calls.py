@@ -150,6 +150,11 @@ class Commit:
     deletes: list[tuple[Key, int | None]] = field(default_factory=list)
     delivery: Delivery | None = None
 
+    @property
+    def rows(self) -> list[tuple[Key, Any]]:
+        """The keys and bodies of the rows that it writes: of `puts`, then of `inserts`."""
+        return [*((key, body) for key, body, _ in self.puts), *self.inserts]
+
 
 @dataclass(frozen=True, slots=True)
 class Join:

@@ -70,7 +70,7 @@ class InboxReader:
             )
             limit, has_late = count_fitting(names, records), bool(late)
         limit = max(limit, self.config.max_chunks)
-        chunks = yield Scan(CHUNK, low, high, limit, True, takes_offers)
+        chunks = yield Scan(CHUNK, low, high, limit, allow_partial=True, takes_offers=takes_offers)
         self.is_full = len(chunks) >= limit
         sizes = [chunk_size(name)[0] for name, _ in chunks[: self.config.max_chunks]]
         self.are_small = len(sizes) == self.config.max_chunks and sum(sizes) < records

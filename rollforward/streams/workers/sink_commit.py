@@ -14,7 +14,6 @@ from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Key,
     SinkFailedError,
     TooLargeError,
 )
@@ -58,7 +57,7 @@ def deliver(clients: Clients, sink: Sink, values: Sequence[Any], commit: Commit)
 
 def _write(clients: Clients, commit: Commit) -> None:
     """Write the rows of a commit in the current transaction."""
-    texts = [(key, dump(key.kind, body)) for key, body in _rows(commit)]
+    texts = [(key, dump(key.kind, body)) for key, body in commit.rows]
     check_sizes(texts, len(commit.deletes))
     bodies.write_in_transaction(
         clients.datastore,
@@ -73,13 +72,9 @@ def _versions(clients: Clients, commit: Commit) -> list[int]:
     Raises:
         ChangedError: another worker has written the interval since.
     """
-    rows = _rows(commit)
+    rows = commit.rows
     stored, _ = bodies.read(clients.datastore, [bodies.Name(*key) for key, _ in rows])
     key, interval = rows[0]
     if stored[0] is None or load(key.kind, stored[0].body) != interval:
         raise ChangedError(f"{key.name} was written since")
     return [0 if row is None else row.version for row in stored]
-
-
-def _rows(commit: Commit) -> list[tuple[Key, Any]]:
-    return [*((key, body) for key, body, _ in commit.puts), *commit.inserts]

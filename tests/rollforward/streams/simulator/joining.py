@@ -105,5 +105,4 @@ class Joining:
         own = {key for key, _, _ in commit.puts} | {key for key, _ in commit.deletes}
         rows = {key: row for key, row in before.items() if key in own}
         judge(commit, rows | {offer.chunk: offer.row() for offer in offers})
-        keys = [*(key for key, _, _ in joint.puts), *(key for key, _ in joint.inserts)]
-        return dict(zip(keys, versions, strict=True))
+        return dict(zip([key for key, _ in joint.rows], versions, strict=True))
