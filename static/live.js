@@ -206,7 +206,9 @@
     if (lost) return LOST_MS;
     // What moves is asked for often, until nothing has changed for long: it may be parked.
     const doublings = isMoving() ? Math.max(0, still - STILL_POLLS) : still;
-    const rested = Math.min(SLOW_MS, FAST_MS * 2 ** doublings);
+    // While it rests it looks for nothing, if somebody tells it.
+    const rests = told.isListening() && !isMoving();
+    const rested = rests ? SLOW_MS : Math.min(SLOW_MS, FAST_MS * 2 ** doublings);
     const sinceAsked = performance.now() - askedAt;
     const due = told.isChanged && told.isListening()
       ? Math.max(0, FAST_MS - sinceAsked)

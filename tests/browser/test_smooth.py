@@ -239,6 +239,27 @@ def test_at_rest_pages_do_nothing(context: BrowserContext, stack: Stack) -> None
     assert done == {}
 
 
+def test_a_page_that_is_told_of_nothing_new_looks_once(
+    context: BrowserContext, stack: Stack
+) -> None:
+    """It asks once, and rests again: a pipeline at rest, too, is looked after each minute."""
+    page = watched(context.new_page())
+    open_sum(page, stack, "told")
+    expect_still(page)
+    expect(page.locator("#live")).to_have_attribute("data-listens", "shared")
+    page.wait_for_timeout(REST_MS / 4)
+    taken(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    submit(stack, "/sums", "/sums", name="told")  # It exists: nothing changes.
+    wait_until(page, lambda: asked != [])
+    page.wait_for_timeout(REST_MS / 2)
+
+    assert len(asked) == 1
+    assert taken(page)["timers"] == 1
+
+
 # A page that draws without pause, as one would whose animation is not stopped.
 BUSY = """() => {
   const canvas = document.createElement("canvas");
