@@ -39,7 +39,9 @@ ROUNDS = 3
 FIRST = 10_000_000
 MAX_WEAK_MS, MAX_STRONG_MS = (3.6, 30.0), (15.0, 60.0)  # The median, and 95 %.
 MAX_RATIO = 2.0
-Push = Callable[[int, int], object]  # Takes the first number, and how many.
+MAX_INSIDE_MS = (12.0, None)
+# Takes the first number, and how many; returns when the app began to push them, if it was the app.
+Push = Callable[[int, int], float | None]
 
 
 class LostError(Exception):
@@ -53,14 +55,15 @@ def measure_weak(bench: Bench) -> Iterator[Result]:
     first, pushes = FIRST, _pushes(bench)
     for _ in range(ROUNDS):
         for name, push in pushes.items():
-            begun = _paced(push, first)
+            begun, inside = _paced(push, first)
             bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
             seen = {**_noted(bench), **HANDED.seen}
             if missing := begun.keys() - seen.keys():
                 raise LostError(f"{name}: {len(missing)} records of {len(begun)} came to nothing")
             first += len(begun)
             warm_s = min(begun.values()) + WARM_S
-            found[name] += [1000 * (seen[n] - at) for n, at in begun.items() if at > warm_s]
+            for of, times in ((name, begun), (f"{name}_inside", inside)):
+                found[of] += [1000 * (seen[n] - at) for n, at in times.items() if at > warm_s]
     yield from _results(found, machine)
 
 
@@ -71,6 +74,7 @@ def _results(found: Mapping[str, list[float]], machine: str) -> Iterator[Result]
         ("weak_over_http", f"the same, pushed by HTTP; {weak}", MAX_WEAK_MS),
         ("strong", f"until it can be read; {strong}", MAX_STRONG_MS),
         ("strong_over_http", f"the same, pushed by HTTP; {strong}", MAX_STRONG_MS),
+        ("strong_over_http_inside", "the same, from when the app begins it", MAX_INSIDE_MS),
         ("behind_weak", "until it can be read behind a weak stage", (None, None)),
         ("behind_strong", "until it can be read behind a strong stage", (None, None)),
     ):
@@ -101,19 +105,23 @@ def _pushes(bench: Bench) -> dict[str, Push]:
     """Return what is measured, each by how it gets records."""
     connection, asked_at = HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S), 0.0
 
-    def ask(name: str, first: int, size: int) -> None:
+    def ask(name: str, first: int, size: int) -> float:
         nonlocal asked_at
         if time.time() - asked_at > KEPT_S:
             connection.close()  # The server may have, while others were measured.
         asked_at = time.time()
         connection.request("POST", f"{PUSH}/{name}/{first}/{size}")
         response = connection.getresponse()
-        response.read()
+        began_at = response.read()
         if response.status != HTTPStatus.OK:
             raise LostError(f"a push was answered by {response.status}")
+        return float(began_at)
 
     def here(pipeline: Pipeline) -> Push:
-        return lambda first, size: pipeline.push(bench.clients, "in", records(first, size))
+        def push(first: int, size: int) -> None:
+            pipeline.push(bench.clients, "in", records(first, size))
+
+        return push
 
     return {
         "weak": here(WEAK),
@@ -125,14 +133,16 @@ def _pushes(bench: Bench) -> dict[str, Push]:
     }
 
 
-def _paced(push: Push, first: int) -> dict[int, float]:
-    """Push for some time; return when the push of each record began."""
-    began, begun = time.time(), dict[int, float]()
+def _paced(push: Push, first: int) -> tuple[dict[int, float], dict[int, float]]:
+    """Push for some time; return when the push of each record began, and when the app began it."""
+    began, begun, inside = time.time(), dict[int, float](), dict[int, float]()
     for number in range(first, first + int(PER_S * PACED_S), SIZE):
         time.sleep(max(0.0, began + (number - first) / PER_S - time.time()))
-        begun.update(dict.fromkeys(range(number, number + SIZE), time.time()))
-        push(number, SIZE)
-    return begun
+        numbers = range(number, number + SIZE)
+        begun.update(dict.fromkeys(numbers, time.time()))
+        if (at := push(number, SIZE)) is not None:
+            inside.update(dict.fromkeys(numbers, at))
+    return begun, inside
 
 
 def _noted(bench: Bench) -> dict[int, float]:

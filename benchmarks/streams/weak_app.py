@@ -94,7 +94,8 @@ def records(first: int, size: int) -> list[PushedRecord]:
 
 
 def _push(name: str, first: int, size: int) -> str:
-    """Push to a pipeline in the app."""
+    """Push to a pipeline in the app; return when that began."""
+    began = time.time()
     [pipeline] = [each for each in PIPELINES if each.name == name]
     pipeline.push(clients(), "in", records(first, size))
-    return ""
+    return str(began)

@@ -28,7 +28,7 @@ CLIENTS = 2
 BATCH = 5
 AGAIN = 8  # One push in so many is done again.
 KILL_EVERY_S = 4.0
-TIMEOUT_S = 900 if IS_SOAK else 120
+TIMEOUT_S = 900 if IS_SOAK else 300
 
 
 @kills

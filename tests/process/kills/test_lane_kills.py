@@ -36,7 +36,7 @@ KILL_EVERY_S = 1.0
 EMULATORS = os.environ.get("PROCESS_EMULATORS", "datastore").split()
 # Killed before the second half is added, and in all, at least.
 KILLS_BEFORE, KILLS = 1, 3
-TIMEOUT_S = 900 if IS_SOAK else 120
+TIMEOUT_S = 900 if IS_SOAK else 300
 
 
 @kills

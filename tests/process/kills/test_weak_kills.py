@@ -30,7 +30,7 @@ BATCH = 50
 AGAIN = 8  # One push in so many is done again.
 KILL_EVERY_S = 3.0 if IS_SOAK else 1.0
 LEAST_KILLS = 3
-TIMEOUT_S = 900 if IS_SOAK else 120
+TIMEOUT_S = 900 if IS_SOAK else 300
 WINDOW_MS = int(WINDOW.total_seconds() * 1000)
 
 
