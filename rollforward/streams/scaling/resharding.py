@@ -31,7 +31,8 @@ from rollforward.streams.storage.layout import (
 )
 from rollforward.streams.storage.remote_calls import Commit, Read, Steps, StoredRow
 from rollforward.streams.storage.retry import StaleReadError, retry_commit
-from rollforward.streams.storage.schema import Head, IdsPart, Interval, Slab, SlabBody
+from rollforward.streams.storage.schema import Head, IdsPart, Interval, Slab
+from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_store import is_crowded, summary
 
 COUNTS = (

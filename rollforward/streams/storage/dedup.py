@@ -8,11 +8,11 @@ in that time. `known_for_ms` returns the current horizon, shown by a pipeline's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rollforward.streams.storage.remote_calls import Commit, Key, Read, Steps, StoredRow
-from rollforward.streams.storage.schema import IDS, IdsPart, Interval, Names
+from rollforward.streams.storage.schema import IDS, IdsPart, Interval, Names, PartId
 
 MAX_PART = 500
 MAX_PARTS = 200
@@ -50,7 +50,7 @@ class KnownIds:
     lo: int
     horizon_ms: int
     accepted: set[str] = field(default_factory=set)
-    parts: dict[Key, StoredRow] = field(default_factory=dict)
+    parts: dict[PartId, StoredRow] = field(default_factory=dict)
 
     def clear(self) -> None:
         self.accepted.clear()
@@ -58,17 +58,17 @@ class KnownIds:
 
     def load(self, interval: Interval, now_ms: int) -> Steps[None]:
         """Read the ids accepted within the horizon, except those in memory."""
-        keys = [self._key(part) for part in self._current(interval, now_ms)]
-        keys = [key for key in keys if key not in self.parts]
-        rows = (yield Read(keys)) if keys else []
-        for key, row in zip(keys, rows, strict=True):
+        current = self._current(interval, now_ms)
+        unread = [part for part in current if part.id not in self.parts]
+        rows = (yield Read([self._key(part) for part in unread])) if unread else []
+        for part, row in zip(unread, rows, strict=True):
             if row is not None:
-                self.parts[key] = row
+                self.parts[part.id] = row
                 self.accepted.update(row.body)
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Evict ids older than the horizon; the next commit with ids deletes their rows."""
-        self._keep_only({self._key(part) for part in self._current(interval, now_ms)})
+        self._keep_only(self._current(interval, now_ms))
 
     def _current(self, interval: Interval, now_ms: int) -> list[IdsPart]:
         oldest_s = (now_ms - self.horizon_ms) // 1000
@@ -83,7 +83,7 @@ class KnownIds:
         parts, now_s = self._current(interval, now_ms), now_ms // 1000
         open_part = self._open_part(interval)
         # After a clock was set back, a part may be fresh again although its ids were evicted.
-        row = self.parts.get(self._key(open_part)) if open_part and open_part in parts else None
+        row = self.parts.get(open_part.id) if open_part and open_part in parts else None
         if open_part is not None and row is not None:
             room = MAX_PART - open_part.size
             appended, accepted = accepted[:room], accepted[room:]
@@ -98,10 +98,9 @@ class KnownIds:
             parts.append(IdsPart(number, now_s, len(chunk)))
             commit.inserts.append((self._key(parts[-1]), chunk))
         _, youngest = split_surplus(parts)
-        retained = {self._key(part) for part in youngest}
-        for part in interval.ids:
-            if self._key(part) not in retained:
-                commit.deletes.append((self._key(part), None))
+        retained = {part.id for part in youngest}
+        expired = [part for part in interval.ids if part.id not in retained]
+        commit.deletes += [(self._key(part), None) for part in expired]
         return youngest
 
     def _open_part(self, interval: Interval) -> IdsPart | None:
@@ -115,15 +114,17 @@ class KnownIds:
     def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
         """Update the memory after a commit: add written rows, evict deleted ones."""
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-        for (key, body), version in zip(written, versions, strict=True):
-            if key.kind == IDS:
-                self.parts[key] = StoredRow(body, version)
-                self.accepted.update(body)
-        self._keep_only({self._key(part) for part in interval.ids})
+        rows = [(row, at) for row, at in zip(written, versions, strict=True) if row[0].kind == IDS]
+        # The youngest parts, in the same order.
+        for part, ((_, body), version) in zip(reversed(interval.ids), reversed(rows), strict=False):
+            self.parts[part.id] = StoredRow(body, version)
+            self.accepted.update(body)
+        self._keep_only(interval.ids)
 
-    def _keep_only(self, retained: Collection[Key]) -> None:
-        for key in [key for key in self.parts if key not in retained]:
-            self.accepted.difference_update(self.parts.pop(key).body)
+    def _keep_only(self, retained: Iterable[IdsPart]) -> None:
+        ids = {part.id for part in retained}
+        for id_ in [id_ for id_ in self.parts if id_ not in ids]:
+            self.accepted.difference_update(self.parts.pop(id_).body)
 
     def _key(self, part: IdsPart) -> Key:
         return key_of(self.names, self.computation, self.lo, part)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from rollforward.streams.model.errors import MissingCodeError
-from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.storage.remote_calls import Key
@@ -43,6 +42,10 @@ class Slab(NamedTuple):
     timers: int = 0
 
 
+# `lo` and `number` of an `IdsPart`: unique in an interval.
+PartId = tuple[int | None, int]
+
+
 class IdsPart(NamedTuple):
     """Summary of a row of ids: its number, the arrival of the youngest id, its size."""
 
@@ -50,6 +53,10 @@ class IdsPart(NamedTuple):
     last_s: int
     size: int
     lo: int | None = None  # The slot in its name; None: the interval's first slot.
+
+    @property
+    def id(self) -> PartId:
+        return self.lo, self.number
 
 
 class Load(NamedTuple):
@@ -245,13 +252,6 @@ class SubscriptionRow(NamedTuple):
     stream: str  # Its name in the subscriber.
     partitions: Sequence[str]
     later_fields: Mapping[str, Any] = {}
-
-
-class SlabBody(NamedTuple):
-    """Keys with their states; the states of `large` keys are in their own rows."""
-
-    keys: Mapping[str, KeyState]
-    large: frozenset[str] = frozenset()
 
 
 def part_of_row(kind: type[Part], items: Sequence[Any]) -> Part:

@@ -46,12 +46,12 @@ from rollforward.streams.storage.schema import (
     LogRow,
     Sent,
     Slab,
-    SlabBody,
     SourceRow,
     SubscriptionRow,
     later_code,
     part_of_row,
 )
+from rollforward.streams.storage.slab_body import SlabBody
 
 _WITH_FIELDS = frozenset({HEAD, INTERVAL, SOURCE, DEAD, LOG, SUBSCRIPTION})
 _COLUMNS = frozenset(InboxRecord._fields)

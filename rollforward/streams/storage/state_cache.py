@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rollforward.streams.model.key_state import NOTHING
 from rollforward.streams.storage.remote_calls import Key, StoredRow
-from rollforward.streams.storage.schema import SlabBody
+from rollforward.streams.storage.slab_body import SlabBody
 
-ROW_BYTES, TIMER_BYTES = 200, 50
+ROW_BYTES = 200
 # Eviction goes down to this share of the limit, so that it does not run for each row.
 TARGET_SHARE = 0.75
 
@@ -89,12 +88,5 @@ class RowCache(dict[Key, StoredRow]):
 
 
 def size_of(body: Any) -> int:
-    """Estimate the size of a row as text, in bytes."""
-    if not isinstance(body, SlabBody):
-        return len(body)
-    texts, timers, *_ = zip(NOTHING, *body.keys.values(), strict=True)
-    return (
-        sum(map(len, body.keys))
-        + sum(map(len, texts))
-        + TIMER_BYTES * (len(body.keys) + sum(map(len, timers)))
-    )
+    """Return the approximate size of a row as text, in bytes."""
+    return body.size if isinstance(body, SlabBody) else len(body)

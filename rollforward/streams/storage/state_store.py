@@ -31,8 +31,9 @@ from rollforward.streams.storage.remote_calls import (
     StoredRow,
     TooLargeError,
 )
-from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab, SlabBody
-from rollforward.streams.storage.state_cache import RowCache, size_of
+from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab
+from rollforward.streams.storage.slab_body import SlabBody
+from rollforward.streams.storage.state_cache import RowCache
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
@@ -248,7 +249,7 @@ class StateStore:
                 keys.pop(key, None)
             else:
                 keys[key] = state
-        return SlabBody(keys, frozenset(large))
+        return body.with_changed(changed, SlabBody(keys, frozenset(large)))
 
     def _write(self, key: Key, body: Any, commit: Commit) -> None:
         row = self.rows.get(key)
@@ -270,7 +271,7 @@ def is_crowded(slabs: int) -> bool:
 
 def _split_slab(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBody]]:
     """Return a slab, or the parts that it is cut into, each with its first slot."""
-    slots = {key: slot_of(key) for key in body.keys} if size_of(body) > max_bytes else {}
+    slots = {key: slot_of(key) for key in body.keys} if body.size > max_bytes else {}
     distinct = sorted(set(slots.values()))
     if len(distinct) < 2:
         yield lo, body

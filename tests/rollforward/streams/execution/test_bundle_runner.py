@@ -17,12 +17,14 @@ from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_
 from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
 from rollforward.streams.model.records import NEVER
+from rollforward.streams.model.state import TIMER_BYTES
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.storage.inbox import Bundle, gather, inputs_of
 from rollforward.streams.storage.remote_calls import Commit, StoredRow, TooLargeError
-from rollforward.streams.storage.schema import CHUNK, LATE, InboxRecord, Slab, SlabBody, fingerprint
+from rollforward.streams.storage.schema import CHUNK, LATE, InboxRecord, Slab, fingerprint
 from rollforward.streams.storage.serde import dump, load
-from rollforward.streams.storage.state_cache import TIMER_BYTES, size_of
+from rollforward.streams.storage.slab_body import SlabBody
+from rollforward.streams.storage.state_cache import size_of
 from rollforward.streams.storage.state_store import summary
 from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.store import answered
@@ -281,6 +283,19 @@ def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_
     )
     texts = sum(len(key) + len(state.text) for key, state in keys.items())
     assert size_of(body) == texts + TIMER_BYTES * (len(keys) + len(timers))
+
+
+@given(
+    st.dictionaries(st.text(max_size=2), STATES, max_size=4),
+    st.dictionaries(st.text(max_size=2), STATES | st.none(), max_size=4),
+)
+def test_the_size_of_a_later_slab_is_that_of_one_that_was_read(
+    before: dict[str, KeyState], changes: dict[str, KeyState | None]
+) -> None:
+    """It follows from the keys that have changed: added, replaced, or gone (none)."""
+    after = {key: state for key, state in {**before, **changes}.items() if state is not None}
+    later = SlabBody(before).with_changed(changes, SlabBody(after))
+    assert later.size == SlabBody(after).size
 
 
 # What is left behind

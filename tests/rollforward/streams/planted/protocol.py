@@ -34,8 +34,8 @@ from rollforward.streams.storage.schema import (
     SOURCE,
     Interval,
     Slab,
-    SlabBody,
 )
+from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.watermarks import cut, cut_reader
 from rollforward.streams.workers import worker
 from rollforward.streams.workers.worker import Worker

@@ -23,8 +23,8 @@ from rollforward.streams.storage.schema import (
     Head,
     IdsPart,
     Interval,
-    SlabBody,
 )
+from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_cache import size_of
 from tests.rollforward.streams.simulator.simulator import Simulation
 from tests.rollforward.streams.simulator.store import Violation
