@@ -17,6 +17,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import find_head, read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.errors import BadLayoutError
+from rollforward.streams.model.key_state import SlabBody
 from rollforward.streams.model.limits import MAX_INTERVALS
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.slots import SLOTS, slot_of
@@ -32,7 +33,6 @@ from rollforward.streams.storage.layout import (
 from rollforward.streams.storage.remote_calls import Commit, Read, Steps, StoredRow
 from rollforward.streams.storage.retry import StaleReadError, retry_commit
 from rollforward.streams.storage.schema import Head, IdsPart, Interval, Slab
-from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_store import is_crowded, summary
 
 COUNTS = (

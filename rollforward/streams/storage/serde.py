@@ -22,7 +22,7 @@ from rollforward.streams.model.codecs import (
     text_of,
 )
 from rollforward.streams.model.json_text import encoder, quoted
-from rollforward.streams.model.key_state import KeyState, SetTimer, build_tuples
+from rollforward.streams.model.key_state import KeyState, SetTimer, SlabBody, build_tuples
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.remote_calls import FullError, Key, TooLargeError
 from rollforward.streams.storage.schema import (
@@ -51,7 +51,6 @@ from rollforward.streams.storage.schema import (
     later_code,
     part_of_row,
 )
-from rollforward.streams.storage.slab_body import SlabBody
 
 _WITH_FIELDS = frozenset({HEAD, INTERVAL, SOURCE, DEAD, LOG, SUBSCRIPTION})
 _COLUMNS = frozenset(InboxRecord._fields)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rollforward.streams.model.key_state import SlabBody
 from rollforward.streams.storage.remote_calls import Key, StoredRow
-from rollforward.streams.storage.slab_body import SlabBody
 
 ROW_BYTES = 200
 # Eviction goes down to this share of the limit, so that it does not run for each row.

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollforward.streams.model.key_state import NOTHING, KeyState
+from rollforward.streams.model.key_state import NOTHING, KeyState, SlabBody
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.storage.remote_calls import (
@@ -32,7 +32,6 @@ from rollforward.streams.storage.remote_calls import (
     TooLargeError,
 )
 from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab
-from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_cache import RowCache
 
 MAX_SLAB_BYTES = 32_000

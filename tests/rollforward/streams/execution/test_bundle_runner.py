@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_bundle
 from rollforward.streams.model.bundle import KeyedRecord
-from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
+from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer, SlabBody
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.model.state import TIMER_BYTES
 from rollforward.streams.operators.fused import Fused
@@ -23,7 +23,6 @@ from rollforward.streams.storage.inbox import Bundle, gather, inputs_of
 from rollforward.streams.storage.remote_calls import Commit, StoredRow, TooLargeError
 from rollforward.streams.storage.schema import CHUNK, LATE, InboxRecord, Slab, fingerprint
 from rollforward.streams.storage.serde import dump, load
-from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_cache import size_of
 from rollforward.streams.storage.state_store import summary
 from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch

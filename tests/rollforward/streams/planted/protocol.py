@@ -14,6 +14,7 @@ from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.execution import bundle_runner
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.inspection.dead_letters import replay
+from rollforward.streams.model.key_state import SlabBody
 from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
@@ -35,7 +36,6 @@ from rollforward.streams.storage.schema import (
     Interval,
     Slab,
 )
-from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.watermarks import cut, cut_reader
 from rollforward.streams.workers import worker
 from rollforward.streams.workers.worker import Worker

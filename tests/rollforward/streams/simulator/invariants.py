@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollforward.streams.model.key_state import SlabBody
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.operators.fused import Fused
@@ -24,7 +25,6 @@ from rollforward.streams.storage.schema import (
     IdsPart,
     Interval,
 )
-from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_cache import size_of
 from tests.rollforward.streams.simulator.simulator import Simulation
 from tests.rollforward.streams.simulator.store import Violation

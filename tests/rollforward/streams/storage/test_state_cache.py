@@ -8,10 +8,9 @@ import pytest
 
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.driver import Engine
-from rollforward.streams.model.key_state import KeyState, SetTimer
+from rollforward.streams.model.key_state import KeyState, SetTimer, SlabBody
 from rollforward.streams.storage.remote_calls import Key, Read, StoredRow
 from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab
-from rollforward.streams.storage.slab_body import SlabBody
 from rollforward.streams.storage.state_cache import ROW_BYTES, RowCache
 from rollforward.streams.storage.state_store import StateStore
 from tests.infra.world import Services

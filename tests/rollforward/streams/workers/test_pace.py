@@ -22,12 +22,11 @@ from rollforward.runtime.process.processes import NoProcesses
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.driver import Engine
 from rollforward.streams.model.json_text import decoded, encoder
-from rollforward.streams.model.key_state import KeyState, SetTimer
+from rollforward.streams.model.key_state import KeyState, SetTimer, SlabBody
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.remote_calls import Commit, Pause, Read, Scan, TooLargeError
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, SLAB
 from rollforward.streams.storage.serde import dump, load
-from rollforward.streams.storage.slab_body import SlabBody
 from tests.rollforward.streams.simulator.driver import Came, Desk
 from tests.rollforward.streams.simulator.store import answered
 
