@@ -206,7 +206,7 @@
     if (lost) return LOST_MS;
     // What moves is asked for often, until nothing has changed for long: it may be parked.
     const doublings = isMoving() ? Math.max(0, still - STILL_POLLS) : still;
-    // While it rests it looks for nothing, if somebody tells it.
+    // At rest a page that listens has nothing to look for until it hears of a change.
     const rests = told.isListening() && !isMoving();
     const rested = rests ? SLOW_MS : Math.min(SLOW_MS, FAST_MS * 2 ** doublings);
     const sinceAsked = performance.now() - askedAt;

@@ -121,15 +121,18 @@ class SlabBody(_SlabFields):
             self._size = size
         return size
 
-    def with_changed(self, changed: Collection[str], successor: SlabBody) -> SlabBody:
-        """Return a successor, in which only some keys have changed, with the size known."""
-        size = self.size
-        for key in changed:
-            for body, sign in ((self, -1), (successor, 1)):
-                if key in body.keys:
-                    size += sign * size_of_state(key, body.keys[key])
-        successor._size = size
-        return successor
+    def with_changed(
+        self, changed: Collection[str], keys: Mapping[str, KeyState], large: Collection[str] = ()
+    ) -> SlabBody:
+        """Return a slab of other keys, of which only some differ from this one's."""
+        body = SlabBody(keys, frozenset(large))
+        body._size = self.size + sum(
+            sign * size_of_state(key, states[key])
+            for states, sign in ((self.keys, -1), (keys, 1))
+            for key in changed
+            if key in states
+        )
+        return body
 
 
 def size_of_state(key: str, state: KeyState) -> int:

@@ -114,9 +114,10 @@ class KnownIds:
     def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
         """Update the memory after a commit: add written rows, evict deleted ones."""
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-        rows = [(row, at) for row, at in zip(written, versions, strict=True) if row[0].kind == IDS]
+        pairs = zip(written, versions, strict=True)
+        rows = [(body, version) for (key, body), version in pairs if key.kind == IDS]
         # The youngest parts, in the same order.
-        for part, ((_, body), version) in zip(reversed(interval.ids), reversed(rows), strict=False):
+        for part, (body, version) in zip(reversed(interval.ids), reversed(rows), strict=False):
             self.parts[part.id] = StoredRow(body, version)
             self.accepted.update(body)
         self._keep_only(interval.ids)

@@ -248,7 +248,7 @@ class StateStore:
                 keys.pop(key, None)
             else:
                 keys[key] = state
-        return body.with_changed(changed, SlabBody(keys, frozenset(large)))
+        return body.with_changed(changed, keys, large)
 
     def _write(self, key: Key, body: Any, commit: Commit) -> None:
         row = self.rows.get(key)

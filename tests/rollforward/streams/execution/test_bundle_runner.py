@@ -293,7 +293,7 @@ def test_the_size_of_a_later_slab_is_that_of_one_that_was_read(
 ) -> None:
     """It follows from the keys that have changed: added, replaced, or gone (none)."""
     after = {key: state for key, state in {**before, **changes}.items() if state is not None}
-    later = SlabBody(before).with_changed(changes, SlabBody(after))
+    later = SlabBody(before).with_changed(changes, after)
     assert later.size == SlabBody(after).size
 
 

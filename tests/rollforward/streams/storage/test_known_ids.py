@@ -60,7 +60,7 @@ def test_after_a_commit_the_memory_is_as_the_rows_are() -> None:
     commit, after = commit_ids(ids, interval, ["appended", "inserted"])
 
     names = Names("p")
-    written = {key: body for key, body, _ in commit.puts} | dict(commit.inserts)
+    written = dict(commit.rows)
     assert written.keys() == {names.ids("c", 0, MAX_PARTS - 1), names.ids("c", 0, MAX_PARTS)}
     assert commit.deletes == [(names.ids("c", 0, 0), None)]
     assert ids.parts.keys() == {part.id for part in after.ids}
