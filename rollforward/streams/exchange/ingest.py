@@ -133,7 +133,7 @@ def ingest(environment: Environment, request: IngestRequest) -> Steps[IngestResu
         if isinstance(error, BadRecordError):
             raise PartlyAcceptedError(str(error)) from error
         raise
-    yield from wake_for_push(environment, result.destinations)
+    yield from wake_for_push(environment, result.destinations, was_joined=result.was_joined)
     return result
 
 
@@ -152,7 +152,8 @@ def ingest_group(
         results = yield from _ingest_all(environment, requests, None)
     except (UnworkableError, BackpressureError, UnknownStreamError):
         return None
-    yield from wake_for_push(environment, results[0].destinations)
+    result = results[0]
+    yield from wake_for_push(environment, result.destinations, was_joined=result.was_joined)
     return results
 
 
@@ -174,7 +175,10 @@ def _ingest_split(
     upper = yield from _ingest_split(environment, upper_request, parts)
     destinations = sorted({*lower.destinations, *upper.destinations})
     late = lower.late + upper.late
-    return IngestResult(len(records), late, upper.watermark, upper.row, destinations)
+    return IngestResult(
+        len(records), late, upper.watermark, upper.row, destinations,
+        was_joined=lower.was_joined and upper.was_joined,
+    )  # fmt: skip
 
 
 def ingest_without_wakeup(
@@ -217,7 +221,7 @@ def _ingest_in_span(
     done: frozenset[PendingEffect] | None = None
     may_inline: bool | None = None
     for _ in range(MAX_ATTEMPTS):
-        head, row, read_ms = yield from _read_rows(environment, key, expected)
+        head, row = yield from _read_rows(environment, key, expected)
         if head is None or not head.body.is_complete:
             yield from read_head(environment)
             continue
@@ -245,7 +249,9 @@ def _ingest_in_span(
         commit, may_join = attempt.commit_with(done), may_join and not attempt.source.is_idle
         try:
             versions = (yield Join(commit)) if may_join and not receipt else None
-            if versions is None:
+            if versions is not None:
+                attempt.note_joined(versions)
+            else:
                 versions = yield commit
         except (ChangedError, OutcomeUnknownError):
             may_join = False
@@ -258,25 +264,29 @@ def _ingest_in_span(
             continue
         written = StoredRow(attempt.row, versions[attempt.source.is_idle])
         if not attempt.source.is_idle:
-            environment.caches[key] = head, written, read_ms
+            environment.caches[key] = written, environment.elapsed_ms()
         return attempt.results(written)
     raise ChangedError
 
 
 def _read_rows(
     environment: Environment, key: Key, expected: StoredRow | None
-) -> Steps[tuple[Any, StoredRow | None, float]]:
-    """Return the head, the row of a source, and when they were read: from the cache if fresh.
+) -> Steps[tuple[Any, StoredRow | None]]:
+    """Return the head and the row of a source: from the cache if both are fresh.
 
-    Intervals and backpressure of a cached head may be as old as a worker's watermark.
+    Intervals and backpressure of a cached head may be as old as a worker's watermark. The workers
+    of the process use the same one.
     """
-    head, row, read_ms = environment.caches.pop(key, (None, None, -FOREVER))
-    age_ms = environment.elapsed_ms() - read_ms
+    caches, names, now_ms = environment.caches, environment.names, environment.elapsed_ms()
+    row, written_ms = caches.pop(key, (None, -FOREVER))
+    head, read_ms = caches.get(names.head, (None, -FOREVER))
     is_other = expected is not None and row is not None and row.version != expected.version
-    if is_other or not 0 <= age_ms <= environment.config.watermark_ms:
-        read_ms = environment.elapsed_ms()
-        head, row = yield Read([environment.names.head, key])
-    return head, row, read_ms
+    oldest_ms, newest_ms = sorted([written_ms, read_ms])
+    if is_other or now_ms - oldest_ms > environment.config.watermark_ms or newest_ms > now_ms:
+        head, row = yield Read([names.head, key])
+        if head is not None:
+            caches[names.head] = head, now_ms
+    return head, row
 
 
 def _is_contended(environment: Environment, key: Key) -> bool:

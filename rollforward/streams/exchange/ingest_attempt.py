@@ -19,8 +19,9 @@ from rollforward.streams.graph.plan import with_process
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import FOREVER
+from rollforward.streams.storage.layout import creation_layout
 from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
-from rollforward.streams.storage.schema import InboxRecord, SourceRow
+from rollforward.streams.storage.schema import CHUNK, InboxRecord, SourceRow, inbox_of
 
 # The clock of a source may be this far ahead of ours.
 MAX_AHEAD_MS = 60_000
@@ -67,6 +68,7 @@ class IngestResult(NamedTuple):
         watermark: The source's watermark after this request.
         row: The row of the source, as it is now.
         destinations: The intervals to wake.
+        was_joined: A worker has joined the commit; the destinations are those that are left.
     """
 
     records: int
@@ -74,6 +76,7 @@ class IngestResult(NamedTuple):
     watermark: int
     row: StoredRow
     destinations: Sequence[tuple[str, int]]
+    was_joined: bool
 
 
 class IngestAttempt:
@@ -118,6 +121,7 @@ class IngestAttempt:
             layout_version=head.body.layout_version,
         )
         self._stored, self._head = row, head.body
+        self._destinations, self._was_joined = self.outgoing.destinations, False
 
     def commit_with(self, done: Collection[PendingEffect]) -> Commit:
         """Return the commit; called once.
@@ -136,18 +140,35 @@ class IngestAttempt:
         else:
             self.commit.puts.append((key, self.row, self._stored.version))
         self.commit.inserts += chunks
+        self._destinations = self.outgoing.destinations
         return self.commit
+
+    def note_joined(self, versions: Sequence[int]) -> None:
+        """Note that a worker has joined the commit: nobody need wake it for what it has consumed.
+
+        Args:
+            versions: The versions of the commit's rows; 0: a chunk that was consumed.
+        """
+        rows = zip(self.commit.rows, versions, strict=True)
+        inboxes = {inbox_of(key.name) for (key, _), at in rows if key.kind == CHUNK and at}
+        names, head, self._was_joined = self.environment.names, self._head, True
+        self._destinations = [
+            (name, lo)
+            for name, lo in self._destinations
+            if names.inbox(name, lo, creation_layout(head, name, lo)) in inboxes
+        ]
 
     def results(self, row: StoredRow) -> list[IngestResult]:
         """Return the result of each request, given the source's row as it is now."""
-        destinations, earlier = self.outgoing.destinations, [self.source, *self._rows]
+        earlier = [self.source, *self._rows]
         return [
             IngestResult(
                 len(request.records),
                 after.late - before.late,
                 after.watermark,
                 row,
-                destinations,
+                self._destinations,
+                self._was_joined,
             )
             for request, before, after in zip(self.requests, earlier, self._rows, strict=False)
         ]

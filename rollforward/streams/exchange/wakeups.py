@@ -6,7 +6,8 @@ the commits end. If the process dies before a flush, or between a
 commit and its wake-up, the next tick wakes the readers.
 
 Pushes are commits of many short runs, so they share one batch in their process. If workers are
-known to be at all readers of a push, their wake-up is deferred until after the answer.
+known to be at all readers of a push, their wake-up is deferred until after the answer. A push that
+a worker has joined owes only a tick of the watermarks, which is at most `tick_s` late.
 """
 
 from __future__ import annotations
@@ -68,19 +69,24 @@ class _SharedWakeups:
     lock: threading.Lock = field(default_factory=threading.Lock)
     targets: _Targets = field(default_factory=set)
     busy: _Targets = field(default_factory=set)  # Intervals that had a worker at the last flush.
-    flushed_ms: float = _LONG_AGO
+    flushed_ms: float = _LONG_AGO  # When intervals were woken last.
+    ticked_ms: float = _LONG_AGO  # When a tick was last scheduled.
     due_ms: float = _LONG_AGO  # When the deferred flush is due.
 
     def defer(
-        self, targets: Collection[tuple[str, int]], now_ms: float, wakeup_ms: int
+        self, targets: Collection[tuple[str, int]], now_ms: float, period_ms: float
     ) -> float | None:
-        """Add wake-ups; return in how many ms to flush. 0: another push will; None: now."""
+        """Add wake-ups; return in how many ms to flush. 0: another push will; None: now.
+
+        Args:
+            targets: The intervals; empty: only the watermarks.
+        """
         with self.lock:
             self.targets.update(targets)
-            wait_ms = self.flushed_ms + wakeup_ms - now_ms
-            if not 0 < wait_ms <= wakeup_ms or not self.busy.issuperset(targets):
+            wait_ms = (self.flushed_ms if targets else self.ticked_ms) + period_ms - now_ms
+            if not 0 < wait_ms <= period_ms or not self.busy.issuperset(targets):
                 return None
-            if now_ms < self.due_ms:
+            if now_ms < self.due_ms <= now_ms + wait_ms:
                 return 0
             self.due_ms = now_ms + wait_ms
             return wait_ms
@@ -94,13 +100,23 @@ class _SharedWakeups:
     def flushed(self, targets: Collection[tuple[str, int]], idle: _Targets, now_ms: float) -> None:
         """Note a flush, and which of its targets had no worker."""
         with self.lock:
-            self.busy, self.flushed_ms = set(targets) - idle, now_ms
+            self.ticked_ms = now_ms
+            if targets:
+                self.busy, self.flushed_ms = set(targets) - idle, now_ms
 
 
-def wake_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
-    """Wake the readers of a push and the watermarks: at once, unless all have workers."""
+def wake_for_push(
+    environment: Environment, targets: Collection[tuple[str, int]], *, was_joined: bool = False
+) -> Steps[None]:
+    """Wake the readers of a push and the watermarks: at once, unless all have workers.
+
+    Args:
+        was_joined: A worker has joined the push; the targets are other readers.
+    """
+    config, now_ms = environment.config, environment.elapsed_ms()
+    period_ms = 1000 * config.tick_s if was_joined and not targets else config.wakeup_ms
     wakeups: _SharedWakeups = environment.caches.setdefault(_SHARED, _SharedWakeups())
-    wait_ms = wakeups.defer(targets, environment.elapsed_ms(), environment.config.wakeup_ms)
+    wait_ms = wakeups.defer(targets, now_ms, period_ms)
     if wait_ms is None or environment.run_in_background is None:
         yield from _flush_shared(environment, wakeups)
     elif wait_ms:

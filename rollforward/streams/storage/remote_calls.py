@@ -88,7 +88,8 @@ class Scan:
     """Read rows by name, from `low` up to but without `high`; the result: (name, row) pairs.
 
     `allow_partial`: may be answered from memory with some on-time chunks of an inbox. A stale chunk
-    fails the commit that deletes it, by its version. `takes_offers`: may return chunks that pushes
+    fails the commit that deletes it, by its version. `allow_empty`: may be answered from memory
+    with none, too, while the last scan is recent. `takes_offers`: may return chunks that pushes
     offer.
     """
 
@@ -97,6 +98,7 @@ class Scan:
     high: str
     limit: int
     allow_partial: bool = False
+    allow_empty: bool = False
     takes_offers: bool = False
 
 

@@ -49,12 +49,19 @@ class InboxReader:
     are_small: bool = False
 
     def read(
-        self, inbox: Inbox, watermark: int, records: int, *, takes_offers: bool = False
+        self,
+        inbox: Inbox,
+        watermark: int,
+        records: int,
+        *,
+        allow_empty: bool = False,
+        takes_offers: bool = False,
     ) -> Steps[tuple[Chunks, Chunks]]:
         """Read the first chunks: on-time ones, then late ones.
 
         Args:
             records: Limit of a bundle.
+            allow_empty: Chunks of other instances may be missing if the last scan is recent.
             takes_offers: The chunks may include chunks that pushes offer.
 
         Returns:
@@ -70,7 +77,12 @@ class InboxReader:
             )
             limit, has_late = count_fitting(names, records), bool(late)
         limit = max(limit, self.config.max_chunks)
-        chunks = yield Scan(CHUNK, low, high, limit, allow_partial=True, takes_offers=takes_offers)
+        chunks = yield Scan(
+            *(CHUNK, low, high, limit),
+            allow_partial=True,
+            allow_empty=allow_empty,
+            takes_offers=takes_offers,
+        )
         self.is_full = len(chunks) >= limit
         sizes = [chunk_size(name)[0] for name, _ in chunks[: self.config.max_chunks]]
         self.are_small = len(sizes) == self.config.max_chunks and sum(sizes) < records

@@ -168,10 +168,11 @@ class Worker(LeasedInterval):
     def step(self) -> Steps[bool]:
         """Process one bundle; return False if there was nothing to do.
 
-        The watermark is read before the inbox, so every record there was on time for it.
+        The watermark is read before the inbox, so every record there was on time for it. After a
+        bundle that has drained the inbox, the first look into it may be one into memory.
         """
         yield from self._refresh()
-        self.is_behind = True
+        has_drained, self.is_behind = not self.is_behind, True
         if (yield from self.forward()):
             return True
         now_ms = self.environment.now_ms()
@@ -184,7 +185,9 @@ class Worker(LeasedInterval):
         if not chunks:
             inbox = Inbox(self.interval.created_in, self.lo)
             read, late = yield from self.reader.read(
-                inbox, self.watermark, self.limit, takes_offers=_takes_offers(self, now_ms)
+                *(inbox, self.watermark, self.limit),
+                allow_empty=has_drained,
+                takes_offers=_takes_offers(self, now_ms),
             )
             self.inbox = {**dict(ready(late, self.watermark)), **dict(read)}
             chunks = self.ready(list(self.inbox.items()))

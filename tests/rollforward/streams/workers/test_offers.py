@@ -9,14 +9,16 @@ from rollforward.streams import Computation, Context, Pipeline, PushSource, Reco
 from rollforward.streams.exchange.ingest import CONTENDED_MS
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage.joint_commits import versions_in
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
     Join,
+    Read,
     Scan,
     TooLargeError,
 )
-from rollforward.streams.storage.schema import INTERVAL, SOURCE
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, SOURCE
 from rollforward.streams.storage.serde import dump
 from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.store import answered
@@ -122,8 +124,8 @@ class Offering(Desk):
         offers: The commits that were offered.
     """
 
-    def __init__(self) -> None:
-        super().__init__(PIPELINE)
+    def __init__(self, pipeline: Pipeline = PIPELINE) -> None:
+        super().__init__(pipeline)
         self.offers: list[Commit] = []
         self.simulation.joining.is_on = True
         self.simulation.acts[Join] = lambda call: self.offers.append(call.commit)
@@ -173,3 +175,82 @@ def test_a_process_that_cannot_join_makes_no_offers() -> None:
     desk.simulation.joining.is_on = False
     desk.push(Came("1", "a", 1))
     assert desk.offers == []
+
+
+# The wake-ups of a push that a worker has joined
+
+
+class OtherCounted(Counted):
+    """Another reader of the stream."""
+
+
+READ_TWICE = Pipeline(
+    "read-twice", Counted, OtherCounted, sources=[PushSource("in")], intervals=1
+)  # fmt: skip
+
+
+class Joining(Offering):
+    """A worker joins each push.
+
+    Attributes:
+        leaves: The worker consumes a part of its chunk, and writes the rest.
+        head_reads: Reads of the head alone, which wake-ups do.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, leaves: bool = False) -> None:
+        super().__init__(pipeline)
+        self.leaves, self.head_reads, self.count = leaves, 0, 0
+        self._real_read = self.simulation.acts[Read]
+        self.simulation.acts[Join], self.simulation.acts[Read] = self._join, self._read
+
+    def _join(self, call: Join) -> Sequence[int]:
+        mine, *_ = [key for key, _ in call.commit.inserts if key.kind == CHUNK]
+        inserts = [each for each in call.commit.inserts if self.leaves or each[0] != mine]
+        joint = Commit(puts=call.commit.puts, inserts=inserts)
+        versions = self.simulation.store.commit(joint)
+        keys = [key for key, _ in joint.rows]
+        return versions_in(call.commit, dict(zip(keys, versions, strict=True)))
+
+    def _read(self, call: Read) -> Any:
+        self.head_reads += call.keys == [self.environment.names.head]
+        return self._real_read(call)
+
+    def push_next(self, **more: Any) -> Any:
+        self.count += 1
+        return self.push(Came(f"{self.count}", "a", self.count), **more)
+
+
+def test_a_push_that_a_worker_has_joined_wakes_the_other_readers_alone() -> None:
+    desk = Joining(READ_TWICE)
+    joined = desk.push_next()
+    desk.simulation.joining.is_on = False
+    alone = desk.push_next()
+    assert joined.destinations == [("other-counted", 0)]
+    assert alone.destinations == [("counted", 0), ("other-counted", 0)]
+    assert [joined.was_joined, alone.was_joined] == [True, False]
+
+
+def test_a_worker_that_has_consumed_a_part_of_a_push_is_woken_for_the_rest() -> None:
+    """G1: it may die before it goes on."""
+    desk = Joining(PIPELINE, leaves=True)
+    assert desk.push_next().destinations == [("counted", 0)]
+
+
+def test_pushes_that_a_worker_has_joined_owe_a_tick_now_and_then() -> None:
+    """G3: the watermarks of a source that only they move."""
+    desk, woken = Joining(PIPELINE), list[int]()
+    tick_s = desk.simulation.config.tick_s
+    desk.push_next()
+    for wait_s in (2 * tick_s, 0.4 * tick_s, 0.4 * tick_s):
+        desk.wait(wait_s)
+        before = desk.head_reads
+        desk.push_next()
+        woken.append(desk.head_reads - before)
+    assert woken == [1, 0, 0]
+
+    desk.simulation.wakes.clear()
+    desk.simulation.sweeps = False
+    desk.wait(tick_s)
+    before = desk.head_reads
+    desk.run()
+    assert desk.head_reads == before + 1

@@ -128,6 +128,32 @@ def test_a_worker_that_had_all_that_waited_lets_more_come(
     assert paused == pauses
 
 
+@pytest.mark.parametrize(("chunks_at_once", "look_into_memory"), [(20, [0, 1, 0, 0]), (1, [0] * 6)])
+def test_a_worker_that_had_all_that_waited_looks_into_memory_once(
+    chunks_at_once: int, look_into_memory: list[bool]
+) -> None:
+    """Then it scans, as it does while it is behind, and before it leaves."""
+    desk = Desk(PIPELINE)
+    desk.simulation.config = replace(
+        desk.simulation.config, linger=(0.01, 0.01), max_chunks=chunks_at_once
+    )
+    desk.push(Came("1", "a", 1))
+    desk.push(Came("2", "a", 2))
+    scans = list[Scan]()
+
+    def answer(call: Any) -> Iterator[Any]:
+        yield from ()
+        if isinstance(call, Scan):
+            scans.append(call)
+        return None
+
+    desk.do(answered(desk.worker("counted"), answer))
+    assert desk.state("counted", "a") == {"seen": 2}
+    *looks, last = scans
+    assert [look.allow_empty for look in looks] == look_into_memory
+    assert (last.allow_partial, last.allow_empty) == (False, False)
+
+
 def test_a_worker_whose_commit_was_too_large_does_not_try_as_many_again() -> None:
     """At most twice in a run: each of these batches is work for nothing."""
     desk = Desk(PIPELINE)
@@ -187,11 +213,25 @@ def test_what_a_process_puts_into_an_inbox_ends_the_pause_of_its_worker(
     assert ended == [0, HOURS_S, HOURS_S]
 
 
+def test_a_look_into_memory_scans_when_a_scan_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of another instance is in nobody's memory."""
+    scans = list[str]()
+    monkeypatch.setattr(bodies, "scan", lambda client, kind, *range_: scans.append(kind) or [])
+    engine = Engine(bare_clients(), PIPELINE)
+    low, high = engine.environment.names.inbox_range("counted", 0, 5)
+    look = Scan(CHUNK, low, high, 1, allow_partial=True, allow_empty=True)
+    inbox = engine._hints._inbox(engine.environment.names.inbox("counted", 0))
+    for period_s, count in ((0.0, 1), (HOURS_S, 1), (0.0, 2)):
+        inbox.period_s = period_s
+        assert engine.run(one(look)) == []
+        assert len(scans) == count
+
+
 HOURS_S = 10_000.0
 
 
 def one(call: Any) -> Iterator[Any]:
-    yield call
+    return (yield call)
 
 
 def bare_clients() -> Any:
