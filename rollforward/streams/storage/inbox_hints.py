@@ -102,6 +102,10 @@ class _Inbox:
         """Return whether hints do not tell all."""
         return self.has_more or self._is_scan_due()
 
+    def tells_all(self) -> bool:
+        """Return whether no scan is due, and the last one has found nothing without a hint."""
+        return self.period_s > SCAN_PERIOD_S and not self.needs_scan()
+
     def _is_scan_due(self) -> bool:
         return time.monotonic() - self.scanned_at_s >= self.period_s
 
@@ -135,6 +139,11 @@ class InboxHints:
         """Return whether only a scan returns the chunks of an inbox."""
         inbox = self._inboxes.get(inbox_of_range(low))
         return inbox is None or inbox.needs_scan()
+
+    def tells_all(self, low: str) -> bool:
+        """Return whether what is published is likely to be all that an inbox has."""
+        inbox = self._inboxes.get(inbox_of_range(low))
+        return inbox is not None and inbox.tells_all()
 
     def begin_scan(self, low: str) -> None:
         """Note that a worker begins to scan an inbox: chunks published from now on are new."""

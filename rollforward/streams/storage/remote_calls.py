@@ -89,8 +89,8 @@ class Scan:
 
     `allow_partial`: may be answered from memory with some on-time chunks of an inbox. A stale chunk
     fails the commit that deletes it, by its version. `allow_empty`: may be answered from memory
-    with none, too, while the last scan is recent. `takes_offers`: may return chunks that pushes
-    offer.
+    with none, too, if the last scan is recent and has found nothing new. `takes_offers`:
+    may return chunks that pushes offer.
     """
 
     kind: str
