@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Of a commit: the service takes 10 MiB, the emulators take 4.
+MAX_COMMIT_BYTES = 3_500_000
+
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Cut a list into parts of at most `size`.

@@ -10,7 +10,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.batched import batched, count_within
+from rollforward.datastore.batched import MAX_COMMIT_BYTES, batched, count_within
 from rollforward.datastore.conversion.protobufs import protobuf_of
 from rollforward.datastore.expiry import expired, expiry
 from rollforward.datastore.transactions import transact
@@ -24,7 +24,6 @@ from rollforward.tasks.expiry import Expiry
 
 MAX_WOKEN = 1_000
 MAX_PER_COMMIT = 20
-MAX_COMMIT_BYTES = 3_500_000
 MAX_CHUNKS = 200
 MAX_PAUSE = datetime.timedelta(hours=1)
 MOST_DOUBLINGS = 10

@@ -21,7 +21,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore import current
-from rollforward.datastore.batched import batched
+from rollforward.datastore.batched import MAX_COMMIT_BYTES, batched
 from rollforward.datastore.queries import request_of_range, run_query
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, current_transaction
 from rollforward.datastore.versions import commit_of_puts
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from rollforward.lanes.declaration import LaneKey
 
 MAX_PER_COMMIT = 400
-MAX_COMMIT_BYTES = 3_500_000
 _ROW_BYTES = 1_500  # Of a row beside its arguments, at most about.
 MAX_ATTEMPTS = 3
 PAUSE_S = 0.05

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.outbox.cancellable import enqueue_tracked
 from rollforward.outbox.enqueue import enqueue
@@ -23,8 +24,6 @@ from rollforward.tasks.errors import BadArgumentsError, OtherVersionError
 from rollforward.tasks.stored.distant import MAX_AHEAD_S
 
 MAX_TEXT_CHARS = 1_500  # A key's text.
-# Of the work of missed ticks: the service takes 10 MiB, the emulators 4 MiB.
-MAX_COMMIT_BYTES = 3_500_000
 # Of each tick's work: the rows of its task and its handle, without the arguments.
 ROW_BYTES = 2_000
 LONGEST_DELAY = datetime.timedelta(seconds=MAX_AHEAD_S)

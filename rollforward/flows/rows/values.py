@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, get_type_hints
 
+from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.flows.errors import BadStepError
 from rollforward.flows.rows.entities import FlowRun, FlowValue, value_key
 from rollforward.runtime.type_adapters import adapter_of
@@ -20,8 +21,7 @@ from rollforward.tasks.errors import OtherVersionError
 # Always in the flow's row, which has room for 1,000 steps.
 MAX_INLINE_BYTES = 300
 CHUNK_BYTES = 900_000
-# With all else that its step commits: the service takes 10 MiB, the emulators 4 MiB.
-MAX_VALUE_BYTES = 3_500_000
+MAX_VALUE_BYTES = MAX_COMMIT_BYTES  # With all else that its step commits.
 
 _PLAIN: Any = object()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import hints
 from rollforward.lanes.gathered.window import place_in_key
@@ -23,10 +24,6 @@ from rollforward.tasks.stored.names import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from rollforward.lanes.gathered.declaration import Gathered
-
-
-# The calls of a run, as text within text.
-_MAX_BYTES = 3_500_000
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,8 @@ def keep_dead(
 ) -> None:
     """Keep the calls of a run as one dead task, in the transaction that deletes them."""
     calls = tuple(DeadCall(place_in_key(row.key.id()), row.body) for row in rows)
-    message = gathered.replay_task.message(DeadCalls(lane_id, calls), max_bytes=_MAX_BYTES)
+    # The calls of a run are text within text.
+    message = gathered.replay_task.message(DeadCalls(lane_id, calls), max_bytes=MAX_COMMIT_BYTES)
     dead_tasks.dead_letter_in_transaction(
         clients,
         dead_id=dead_id,

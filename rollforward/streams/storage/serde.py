@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.runtime.channel.limits import COMMIT
 from rollforward.streams.model.codecs import (
     MARK,
@@ -57,8 +58,6 @@ _COLUMNS = frozenset(InboxRecord._fields)
 _encode = encoder(allow_nan=True)
 # The service takes 1,048,487 bytes of a property.
 MAX_ROW_BYTES = 1_000_000
-# The service takes 10 MiB, the emulators take 4.
-MAX_COMMIT_BYTES = 3_500_000
 MAX_COMMIT_ROWS = COMMIT.most
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.streams import (
     Computation,
     Context,
@@ -37,7 +38,6 @@ from rollforward.streams.storage.remote_calls import (
 )
 from rollforward.streams.storage.schema import CHUNK, DEAD, INTERVAL, SLAB, Interval, Slab
 from rollforward.streams.storage.serde import (
-    MAX_COMMIT_BYTES,
     MAX_COMMIT_ROWS,
     MAX_ROW_BYTES,
     check_sizes,
