@@ -92,17 +92,11 @@ def row_key(schedule: str, row_id: str) -> Any:
     return ndb.Key(ScheduleRow, f"{schedule}|{row_id}")
 
 
-def rows_of(schedule: str, start_after: str | None = None) -> Any:
-    """Return the query for the rows of a schedule, by their ids.
-
-    Args:
-        start_after: An id; None: from the first one.
-    """
+def rows_of(schedule: str, start_after: str) -> Any:
+    """Return the query for the rows of a schedule, by their ids, behind one of them."""
     key = ScheduleRow._key
-    query = ScheduleRow.query(key < ndb.Key(ScheduleRow, f"{schedule}}}")).order(key)
-    if start_after is None:
-        return query.filter(key >= row_key(schedule, ""))
-    return query.filter(key > row_key(schedule, start_after))
+    ends_before = ndb.Key(ScheduleRow, f"{schedule}}}")
+    return ScheduleRow.query(key > row_key(schedule, start_after), key < ends_before).order(key)
 
 
 def overdue_rows(end_utc: datetime.datetime) -> Any:

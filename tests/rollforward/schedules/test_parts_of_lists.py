@@ -58,12 +58,14 @@ def fetching(rows: list[ScheduleRow]) -> Any:
 def test_a_page_of_users_schedules_is_followed_by_one_with_more(
     monkeypatch: pytest.MonkeyPatch, count: int, following: str | None
 ) -> None:
-    """T3: never by an empty one."""
+    """T3: never by an empty one; each has its last run."""
     rows = [row_of(letter) for letter in "abcdefghi"[:count]]
+    rows[0].note_ticks([NOON, NOON + datetime.timedelta(minutes=1)], "/now", "now")
     monkeypatch.setattr(listing, "rows_of", lambda name, after: fetching(rows))
     page = listing.user_schedules(CLIENTS, PART, limit=2)
 
     assert [state.id for state in page.schedules] == ["a", "b"][:count]
+    assert [len(state.runs) for state in page.schedules] == [1, 0][:count]
     assert page.next_after == following
 
 
