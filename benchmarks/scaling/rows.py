@@ -76,17 +76,16 @@ class Rows:
         """
         self._check(commit)
         self.version += 1
-        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         before = {}
         for key in [key for key, *_ in (*commit.puts, *commit.deletes)]:
             if (row := self._rows.get(key)) is not None:
                 before[key] = row
         for key, _ in commit.deletes:
             self._replace(key, None)
-        for key, body in written:
+        for key, body in commit.rows:
             self._replace(key, StoredRow(body, self.version))
         self.on_commit(commit, before)
-        return [self.version] * len(written)
+        return [self.version] * len(commit.rows)
 
     def _check(self, commit: Commit) -> None:
         if any(key in self._rows for key, _ in commit.inserts):

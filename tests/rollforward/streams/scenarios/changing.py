@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -114,7 +114,7 @@ class ChangingJudge(Judge):
 
     def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         self.cleans = is_cleaned(commit)
-        for key, body in written(commit):
+        for key, body in commit.rows:
             if key.kind == HEAD:
                 self.topologies.setdefault(body.layout_version, body)
                 self._know_readers(body)
@@ -124,11 +124,11 @@ class ChangingJudge(Judge):
 
     def _judge_versions(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check that an interval's states are written by the version of the layout it has noted."""
-        layouts = [body.layout_version for key, body in written(commit) if key.kind == INTERVAL]
+        layouts = [body.layout_version for key, body in commit.rows if key.kind == INTERVAL]
         was: dict[str, Any] = {}
         for key, found in before.items():
             was |= found.body.keys if key.kind == SLAB else {}
-        for key, body in written(commit):
+        for key, body in commit.rows:
             if key.kind != SLAB or len(layouts) != 1 or commit.puts[0][0].kind != INTERVAL:
                 continue
             name = key.name.split(":")[1]
@@ -187,7 +187,7 @@ class ChangingJudge(Judge):
                 sent.setdefault(name, Counter()).update(letters)
         senders = [
             (key.name.split(":")[1], body)
-            for key, body in written(commit)
+            for key, body in commit.rows
             if key.kind in (INTERVAL, "StreamSource")
         ]
         if len(senders) != 1 or _is_forwarded(senders[0][0], sent):
@@ -235,13 +235,9 @@ class ChangingJudge(Judge):
         return found
 
 
-def written(commit: Commit) -> Iterable[tuple[Key, Any]]:
-    return [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-
-
 def is_cleaned(commit: Commit) -> bool:
     """Return whether a commit deletes what a computation has left."""
-    return bool(commit.deletes) and {key.kind for key, _ in written(commit)} == {HEAD}
+    return bool(commit.deletes) and {key.kind for key, _ in commit.rows} == {HEAD}
 
 
 def _is_forwarded(sender: str, sent: Mapping[str, Any]) -> bool:

@@ -65,8 +65,7 @@ class Judge:
             Violation: an invariant does not hold.
         """
         before = {key: row for key, row in before.items() if self._is_own(key)}
-        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-        written = [(key, body) for key, body in written if self._is_own(key)]
+        written = [(key, body) for key, body in commit.rows if self._is_own(key)]
         for key, body in written:
             was = before[key].body if key in before else None
             if key.kind == HEAD:

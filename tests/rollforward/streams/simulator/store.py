@@ -109,8 +109,7 @@ class Store:
     def commit(self, commit: Commit) -> list[int]:
         if not self.takes(commit):
             raise UnworkableError("the service takes no such row")
-        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
-        check_sizes(((key, dump(key.kind, body)) for key, body in written), len(commit.deletes))
+        check_sizes(((key, dump(key.kind, body)) for key, body in commit.rows), len(commit.deletes))
         for key, _ in commit.inserts:
             if key in self.rows:
                 raise ChangedError
@@ -121,10 +120,10 @@ class Store:
         before = {key: self.rows[key] for key in touched if key in self.rows}
         for key, _ in commit.deletes:
             self.rows.pop(key, None)
-        for key, body in written:
+        for key, body in commit.rows:
             self.rows[key] = StoredRow(body, self.version)
         self.on_commit(commit, before)
-        return [self.version] * len(written)
+        return [self.version] * len(commit.rows)
 
     def _check(self, key: Key, version: int | None) -> None:
         if version is not None and key.kind not in self.unguarded:

@@ -21,7 +21,7 @@ from rollforward.streams.storage.schema import (
     InboxRecord,
     fingerprint,
 )
-from tests.rollforward.streams.scenarios.changing import ChangingJudge, is_cleaned, written
+from tests.rollforward.streams.scenarios.changing import ChangingJudge, is_cleaned
 from tests.rollforward.streams.scenarios.weak import Path, Stage, WeakJudge
 from tests.rollforward.streams.simulator.simulator import Simulation
 from tests.rollforward.streams.simulator.store import Violation
@@ -130,7 +130,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
         inboxes: Inboxes,
     ) -> tuple[int | None, list[Sent]]:
         """Return what a commit has to send, and the layout by which it does."""
-        for key, body in written(commit):
+        for key, body in commit.rows:
             was = before[key].body if key in before else None
             if key.kind == SOURCE and body.seq > (was.seq if was is not None else 0):
                 stream = key.name.split(":")[1]
@@ -153,7 +153,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
     ) -> list[Sent]:
         """Return what was not dropped as repeated; nothing of that was accepted before."""
         name, new = taken[0][0], set[str]()
-        for key, body in written(commit):
+        for key, body in commit.rows:
             if key.kind == IDS:
                 new |= {*body[len(before[key].body) if key in before else 0 :]}
         accepted = []
