@@ -76,7 +76,7 @@ class _SharedWakeups:
     def defer(
         self, targets: Collection[tuple[str, int]], now_ms: float, period_ms: float
     ) -> float | None:
-        """Add wake-ups; return in how many ms to flush. 0: another push will; None: now.
+        """Add wake-ups; return when to flush. 0: another push will; None: now.
 
         Args:
             targets: The intervals; empty: only the watermarks.
@@ -89,7 +89,7 @@ class _SharedWakeups:
             if now_ms < self.due_ms <= now_ms + wait_ms:
                 return 0
             self.due_ms = now_ms + wait_ms
-            return wait_ms
+            return self.due_ms
 
     def take(self) -> list[tuple[str, int]]:
         """Remove and return all targets, to be woken."""
@@ -116,16 +116,17 @@ def wake_for_push(
     config, now_ms = environment.config, environment.elapsed_ms()
     period_ms = 1000 * config.tick_s if was_joined and not targets else config.wakeup_ms
     wakeups: _SharedWakeups = environment.caches.setdefault(_SHARED, _SharedWakeups())
-    wait_ms = wakeups.defer(targets, now_ms, period_ms)
-    if wait_ms is None or environment.run_in_background is None:
+    due_ms = wakeups.defer(targets, now_ms, period_ms)
+    if due_ms is None or environment.run_in_background is None:
         yield from _flush_shared(environment, wakeups)
-    elif wait_ms:
-        environment.run_in_background(_flush_later(environment, wakeups, wait_ms))
+    elif due_ms:
+        environment.run_in_background(_flush_later(environment, wakeups, due_ms))
 
 
-def _flush_later(environment: Environment, wakeups: _SharedWakeups, wait_ms: float) -> Steps[None]:
-    yield Pause(wait_ms / 1000)
-    yield from _flush_shared(environment, wakeups)
+def _flush_later(environment: Environment, wakeups: _SharedWakeups, due_ms: float) -> Steps[None]:
+    yield Pause(max(0.0, due_ms - environment.elapsed_ms()) / 1000)
+    if wakeups.due_ms == due_ms:  # Else another flush came before it, or will.
+        yield from _flush_shared(environment, wakeups)
 
 
 def _flush_shared(environment: Environment, wakeups: _SharedWakeups) -> Steps[None]:

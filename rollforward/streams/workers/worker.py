@@ -343,10 +343,11 @@ class Worker(LeasedInterval):
         commit_ms = self.environment.elapsed_ms()
         # A wake-up is harmless, so it is scheduled even if the commit's outcome is unknown.
         self.wakeups.schedule(outgoing.destinations)
-        yield from self.commit(commit, interval)
+        is_committed = yield from self.commit(commit, interval)
         is_behind = self.reader.is_full or bundle.is_truncated(effects.consumed)
         self._measure(bundle, effects, commit_ms, is_behind=is_behind)
-        self.is_behind = is_behind or self.interval.due <= self.timer_watermark
+        is_behind = is_behind or self.interval.due <= self.timer_watermark
+        self.is_behind = is_behind or not is_committed
         self.was_large = effects.consumed >= LARGE_BUNDLE
         yield from self.wakeups.flush_if_due()
         if self.interval.processing_due != processing_due:

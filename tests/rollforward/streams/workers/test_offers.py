@@ -254,3 +254,17 @@ def test_pushes_that_a_worker_has_joined_owe_a_tick_now_and_then() -> None:
     before = desk.head_reads
     desk.run()
     assert desk.head_reads == before + 1
+
+
+def test_a_tick_that_another_push_has_brought_forward_does_not_come_again() -> None:
+    desk = Joining(PIPELINE)
+    desk.push_next()
+    desk.push_next()
+    desk.simulation.joining.is_on = False
+    desk.push_next()
+    before = desk.head_reads
+    desk.simulation.wakes.clear()
+    desk.simulation.sweeps = False
+    desk.wait(desk.simulation.config.tick_s)
+    desk.run()
+    assert desk.head_reads == before

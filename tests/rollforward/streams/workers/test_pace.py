@@ -24,10 +24,17 @@ from rollforward.streams.driver import Engine
 from rollforward.streams.model.json_text import decoded, encoder
 from rollforward.streams.model.key_state import KeyState, SetTimer, SlabBody
 from rollforward.streams.model.records import NEVER
-from rollforward.streams.storage.remote_calls import Commit, Pause, Read, Scan, TooLargeError
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Pause,
+    Read,
+    Scan,
+    TooLargeError,
+)
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, SLAB
 from rollforward.streams.storage.serde import dump, load
-from tests.rollforward.streams.simulator.driver import Came, Desk
+from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.store import answered
 
 
@@ -128,23 +135,28 @@ def test_a_worker_that_had_all_that_waited_lets_more_come(
     assert paused == pauses
 
 
-@pytest.mark.parametrize(("chunks_at_once", "look_into_memory"), [(20, [0, 1, 0, 0]), (1, [0] * 6)])
+@pytest.mark.parametrize(
+    ("chunks_at_once", "fails", "look_into_memory"),
+    [(20, 0, [0, 1, 0, 0]), (1, 0, [0] * 6), (20, 1, [0, 0, 1, 0, 0])],
+)
 def test_a_worker_that_had_all_that_waited_looks_into_memory_once(
-    chunks_at_once: int, look_into_memory: list[bool]
+    chunks_at_once: int, fails: int, look_into_memory: list[bool]
 ) -> None:
-    """Then it scans, as it does while it is behind, and before it leaves."""
+    """Then it scans, as it does while it is behind, after a failure, and before it leaves."""
     desk = Desk(PIPELINE)
     desk.simulation.config = replace(
         desk.simulation.config, linger=(0.01, 0.01), max_chunks=chunks_at_once
     )
     desk.push(Came("1", "a", 1))
     desk.push(Came("2", "a", 2))
-    scans = list[Scan]()
+    scans, errors = list[Scan](), [ChangedError()] * fails
 
     def answer(call: Any) -> Iterator[Any]:
         yield from ()
         if isinstance(call, Scan):
             scans.append(call)
+        if is_batch(call) and errors:
+            raise errors.pop()
         return None
 
     desk.do(answered(desk.worker("counted"), answer))
