@@ -19,6 +19,7 @@ from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
+    Pause,
     Read,
     Scan,
     ScanKeys,
@@ -215,7 +216,7 @@ def downstream_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 
 def timers_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
-    """A tick without snapshots reads a computation's timers before its inbox.
+    """A tick without snapshots reads a computation's timers a moment before its inbox.
 
     Only a commit just between the two shows it: a fault would rather keep it from coming.
     """
@@ -236,6 +237,7 @@ def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
         if isinstance(call, ScanKeysMany):
             if early is None:
                 yield from _read_timers(environment, call.scans[0].low.split(":")[1], known)
+                yield Pause(0.01)
                 return None
             return ([known[each.low[:-20]] for each in call.scans],)
         key = call.keys[0] if isinstance(call, Read) else getattr(call, "low", "")[:-20]
