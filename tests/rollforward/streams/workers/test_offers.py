@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
+
+import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.exchange.ingest import CONTENDED_MS
@@ -268,3 +271,34 @@ def test_a_tick_that_another_push_has_brought_forward_does_not_come_again() -> N
     desk.wait(desk.simulation.config.tick_s)
     desk.run()
     assert desk.head_reads == before
+
+
+# What a push has read before
+
+
+@pytest.mark.parametrize("worker_has_read", [False, True])
+def test_a_push_uses_the_head_that_a_worker_of_its_process_has_read(worker_has_read: bool) -> None:
+    """At most `watermark_ms` ago; its row it has written itself."""
+    desk, reads = Desk(PIPELINE), list[Any]()
+    desk.simulation.config = replace(desk.simulation.config, watermark_ms=100)
+    environment, read = desk.environment, desk.simulation.acts[Read]
+    head, source = environment.names.head, environment.names.source("in", "")
+
+    def counted(call: Read) -> Any:
+        reads.extend([1] * (call.keys == [head, source]))
+        return read(call)
+
+    desk.push(Came("0", "a", 1))
+    desk.simulation.acts[Read] = counted
+    desk.wait(0.06)
+    desk.push(Came("1", "a", 1))
+    assert reads == []
+    if worker_has_read:
+        [row] = read(Read([head]))
+        environment.caches[head] = row, environment.elapsed_ms()
+    desk.wait(0.06)
+    desk.push(Came("2", "a", 1))
+    assert len(reads) == (not worker_has_read)
+    desk.wait(0.06 + 0.06)
+    desk.push(Came("3", "a", 1))
+    assert len(reads) == 1 + (not worker_has_read)
