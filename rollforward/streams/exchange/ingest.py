@@ -281,8 +281,9 @@ def _read_rows(
     row, written_ms = caches.pop(key, (None, -FOREVER))
     head, read_ms = caches.get(names.head, (None, -FOREVER))
     is_other = expected is not None and row is not None and row.version != expected.version
-    oldest_ms, newest_ms = sorted([written_ms, read_ms])
-    if is_other or now_ms - oldest_ms > environment.config.watermark_ms or newest_ms > now_ms:
+    max_age_ms = environment.config.watermark_ms
+    are_fresh = all(0 <= now_ms - at_ms <= max_age_ms for at_ms in (written_ms, read_ms))
+    if is_other or not are_fresh:
         head, row = yield Read([names.head, key])
         if head is not None:
             caches[names.head] = head, now_ms

@@ -121,7 +121,8 @@ class IngestAttempt:
             layout_version=head.body.layout_version,
         )
         self._stored, self._head = row, head.body
-        self._destinations, self._was_joined = self.outgoing.destinations, False
+        # The inboxes that got chunks by a commit that a worker has joined; None: it was not joined.
+        self._written_inboxes: set[str] | None = None
 
     def commit_with(self, done: Collection[PendingEffect]) -> Commit:
         """Return the commit; called once.
@@ -140,7 +141,6 @@ class IngestAttempt:
         else:
             self.commit.puts.append((key, self.row, self._stored.version))
         self.commit.inserts += chunks
-        self._destinations = self.outgoing.destinations
         return self.commit
 
     def note_joined(self, versions: Sequence[int]) -> None:
@@ -150,27 +150,32 @@ class IngestAttempt:
             versions: The versions of the commit's rows; 0: a chunk that was consumed.
         """
         rows = zip(self.commit.rows, versions, strict=True)
-        inboxes = {inbox_of(key.name) for (key, _), at in rows if key.kind == CHUNK and at}
-        names, head, self._was_joined = self.environment.names, self._head, True
-        self._destinations = [
-            (name, lo)
-            for name, lo in self._destinations
-            if names.inbox(name, lo, creation_layout(head, name, lo)) in inboxes
-        ]
+        self._written_inboxes = {
+            inbox_of(key.name) for (key, _), at in rows if key.kind == CHUNK and at
+        }
 
     def results(self, row: StoredRow) -> list[IngestResult]:
         """Return the result of each request, given the source's row as it is now."""
-        earlier = [self.source, *self._rows]
+        destinations, earlier = self._destinations(), [self.source, *self._rows]
         return [
             IngestResult(
                 len(request.records),
                 after.late - before.late,
                 after.watermark,
                 row,
-                self._destinations,
-                self._was_joined,
+                destinations,
+                self._written_inboxes is not None,
             )
             for request, before, after in zip(self.requests, earlier, self._rows, strict=False)
+        ]
+
+    def _destinations(self) -> list[tuple[str, int]]:
+        """Return the intervals to wake."""
+        written, names, head = self._written_inboxes, self.environment.names, self._head
+        return [
+            (name, lo)
+            for name, lo in self.outgoing.destinations
+            if written is None or names.inbox(name, lo, creation_layout(head, name, lo)) in written
         ]
 
     def _send(self, request: IngestRequest, floor: int) -> int:

@@ -99,7 +99,7 @@ class _Inbox:
                 self.hints.pop(name, None)
 
     def needs_scan(self) -> bool:
-        """Return whether hints do not tell all."""
+        """Return whether a scan is due, or a chunk was published that only a scan returns."""
         return self.has_more or self._is_scan_due()
 
     def tells_all(self) -> bool:

@@ -346,8 +346,8 @@ class Worker(LeasedInterval):
         is_committed = yield from self.commit(commit, interval)
         is_behind = self.reader.is_full or bundle.is_truncated(effects.consumed)
         self._measure(bundle, effects, commit_ms, is_behind=is_behind)
-        is_behind = is_behind or self.interval.due <= self.timer_watermark
-        self.is_behind = is_behind or not is_committed
+        has_due = self.interval.due <= self.timer_watermark
+        self.is_behind = is_behind or has_due or not is_committed
         self.was_large = effects.consumed >= LARGE_BUNDLE
         yield from self.wakeups.flush_if_due()
         if self.interval.processing_due != processing_due:
