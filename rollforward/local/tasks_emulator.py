@@ -18,11 +18,11 @@ from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.server.callers import is_loopback
 from rollforward.local.cloudtasks.store.database import StoreInUseError
 from rollforward.local.cloudtasks.store.unwritable import shorten
 from rollforward.local.errors import PlatformError, PortTakenError, UsageError
 from rollforward.local.options import service_urls
+from rollforward.loopback import is_loopback
 
 STORE = "tasks.sqlite"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import urllib.error
@@ -21,6 +20,7 @@ from rollforward.cli.errors import (
     WrongUsageError,
 )
 from rollforward.cli.remote.tables import printable
+from rollforward.loopback import is_loopback
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 16 * 1024 * 1024
@@ -130,32 +130,16 @@ def endpoint(url: str, path: str, absent: str, token: str = "") -> Endpoint:
         is_whole = False
     if not is_whole or parts.query or parts.fragment or not url.isascii() or not url.isprintable():
         raise WrongUsageError(f"A URL is like https://shop.example, not {printable(url)[:100]!r}.")
-    if token and parts.scheme != "https" and not _is_this_machine(parts.hostname or ""):
+    if token and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise WrongUsageError("A token is sent by https only, or to this machine.")
     if token and not _TOKEN.fullmatch(token):
         raise WrongUsageError("The token has characters that no bearer token has, or is too long.")
     return Endpoint(url.rstrip("/") + path, absent, token)
 
 
-def _is_this_machine(host: str) -> bool:
-    """Return whether a host's name is this machine's.
-
-    >>> _is_this_machine("localhost"), _is_this_machine("127.0.0.2"), _is_this_machine("::1")
-    (True, True, True)
-    >>> _is_this_machine("localhost.example"), _is_this_machine("10.0.0.1")
-    (False, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _opener(url: str) -> urllib.request.OpenerDirector:
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-    if _is_this_machine(urlsplit(url).hostname or ""):
+    if is_loopback(urlsplit(url).hostname or ""):
         # Not by a proxy: it would look for this address on its own machine.
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers)

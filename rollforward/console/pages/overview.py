@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render
 from rollforward.flask.context import clients, registry
+from rollforward.look.attention import Attention
 from rollforward.look.words import age, counted
 from rollforward.operations import DeadTaskFilter, list_audit
 from rollforward.operations.dead_task_lists import count_dead_tasks
@@ -22,16 +21,6 @@ MAX_FAILING = 20
 MAX_FAILED = 1_000
 # As docs/operations.md says of the gauges.
 LATE_S, UNACKED_LATE_S, SWEEP_LATE_S = 120.0, 600.0, 600.0
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One thing that an operator should look at, and the page that has it."""
-
-    icon: str
-    colour: str
-    text: str
-    link: str
 
 
 @page

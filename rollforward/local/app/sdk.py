@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from rollforward.loopback import is_loopback
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """The variables by which every exporter finds its collector; the first one is read first.
 
@@ -18,7 +20,6 @@ The platform sets neither: an exporter of the app's own may speak gRPC, and the 
 """
 
 CONSOLE_URL = "DEVSERVER_URL"
-_LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 # A person waits for the page; the default is five seconds.
 _BATCHED_FOR_MS = 500
@@ -45,7 +46,7 @@ def export_traces(env: Mapping[str, str] = os.environ) -> bool:
         return False
     session = requests.Session()
     # A proxy of the laptop does not know its own loopback interface.
-    session.trust_env = not is_loopback(named or console)
+    session.trust_env = not is_loopback(urlsplit(named or console).hostname or "")
     provider = TracerProvider(resource=Resource.create(_resource(env)))
     # The exporter itself reads a collector that is named, and completes its path.
     endpoint = None if named else f"{console}/api/v1/traces"
@@ -62,15 +63,6 @@ def export_traces(env: Mapping[str, str] = os.environ) -> bool:
 def named_collector(env: Mapping[str, str]) -> str:
     """Return the URL of the collector that the environment names; "": spans go to the console."""
     return next((env[name] for name in ENDPOINTS if env.get(name)), "")
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a URL leads to this machine.
-
-    >>> is_loopback("http://127.0.0.1:8000"), is_loopback("https://collector.example.com:4318")
-    (True, False)
-    """
-    return urlsplit(url).hostname in _LOOPBACK_HOSTS
 
 
 def _resource(env: Mapping[str, str]) -> dict[str, Any]:

@@ -38,12 +38,13 @@ from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.names import Place, parent_of
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
+from rollforward.local.cloudtasks.server.callers import Callers
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
 from rollforward.local.cloudtasks.server.front import Front
 from rollforward.local.cloudtasks.server.rest import functions
 from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.local.cloudtasks.store.store import Store
+from rollforward.loopback import is_loopback
 
 if TYPE_CHECKING:
     from rollforward.cloud_profile import Profile

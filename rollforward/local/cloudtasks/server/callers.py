@@ -5,10 +5,11 @@ rebinding. One that listens beyond it cannot know by which name it is called, an
 A foreign Origin is refused always: browsers send it with each form and fetch of another site.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from rollforward.loopback import is_loopback
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,3 @@ def is_loopback_host(host: str) -> bool:
     except ValueError:
         return False
     return name.endswith(".localhost") or is_loopback(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a name or address is of the loopback interface.
-
-    >>> is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -9,8 +9,8 @@ from aiohttp import web
 from rollforward.local.console.frame import Route, Section, in_time
 from rollforward.local.console.reading import work
 from rollforward.local.console.reading.outbox import Waiting
-from rollforward.local.console.reading.work import Attention
 from rollforward.look import words
+from rollforward.look.attention import Attention
 from rollforward.look.words import counted
 
 _AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}

@@ -10,6 +10,7 @@ from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import TaskRecord
 from rollforward.look import lists
+from rollforward.look.attention import Attention
 from rollforward.look.words import age, counted
 
 PAGE_TASKS = 50
@@ -27,16 +28,6 @@ _MANY_ATTEMPTS = 5
 # A request that takes longer is looked at; a person who comes after it wants to know for a while.
 _SLOW_S, _RECENT_S = 15.0, 300.0
 _LOOKED_AT_RUNNING, _LOOKED_AT_ENDED = 60, 2000
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One thing that a person should look at."""
-
-    icon: str
-    colour: str
-    text: str
-    link: str
 
 
 def queue_rows(engine: Engine) -> list[dict[str, Any]]:
