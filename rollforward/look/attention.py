@@ -1,4 +1,4 @@
-"""What needs attention: the list at the top of a console's first page."""
+"""Attention: the list at the top of a console's first page."""
 
 from __future__ import annotations
 
