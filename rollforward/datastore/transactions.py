@@ -110,6 +110,7 @@ class Transaction:
     Attributes:
         entities: What a shared transaction has read for the body, by key; None: it is not shared.
         mutations: What the body writes there, as protobuf.
+        committed_s: When it was known to be committed, by `time.monotonic`.
     """
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -119,6 +120,7 @@ class Transaction:
     counts: Counter[str] = field(default_factory=Counter)  # Of this attempt.
     entities: Mapping[Any, Any] | None = None
     mutations: list[Any] | None = None
+    committed_s: float | None = None
 
     def count(self, name: str) -> int:
         """Return the number of calls with this name in this attempt, from 1.
@@ -139,7 +141,9 @@ class Transaction:
 
     def hook(self, name: str, make: Callable[[], H]) -> H:
         """Return this transaction's hook of a name; make it if there is none yet."""
-        return self.hooks.setdefault(name, make())  # type: ignore[return-value]
+        if name not in self.hooks:
+            self.hooks[name] = make()
+        return self.hooks[name]  # type: ignore[return-value]
 
     def before_commit(self) -> None:
         """Let hooks write what has to be decided last: the body has run to its end.
@@ -156,6 +160,8 @@ class Transaction:
         self._call(lambda hook: hook.on_retry(cause))
 
     def on_commit(self) -> None:
+        if self.committed_s is None:
+            self.committed_s = time.monotonic()
         self._call(lambda hook: hook.on_commit())
 
     def on_outcome_unknown(self) -> None:

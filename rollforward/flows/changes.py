@@ -326,6 +326,6 @@ def _transact(clients: Clients, key: Any, body: Callable[[], T], *, writes: int 
     if is_in_transaction():
         return body()
     shared = SharedBody(
-        lambda draw: body(), reads=lambda draw: [key], rows=frozenset([key]), writes=writes
+        lambda keys: body(), reads=lambda draw: [key], rows=frozenset([key]), writes=writes
     )
     return transact_shared(clients, shared)

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.conversion.keys import key_kind
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.materialized_views.catalog import Catalog, view_name
 from rollforward.materialized_views.entities import ViewRow, table_and_row
@@ -75,7 +76,7 @@ class ViewDefinitions:
     def refusal(self, view: type[View], source: Any) -> str | None:
         """Return why a view cannot take a source, None if it can."""
         try:
-            self.rows_for(view, identity(source.key).kind(), source)
+            self.rows_for(view, key_kind(identity(source.key)), source)
         except BadContributionError as error:
             return str(error)
         return None
@@ -102,7 +103,7 @@ class ViewDefinitions:
 
 def identity(key: Any) -> Any:
     """Return the key that names a source: of a view's row, without its table."""
-    if key.kind() == VIEW_ROW_KIND:
+    if key_kind(key) == VIEW_ROW_KIND:
         table, row = table_and_row(key)
         return ndb.Key(view_name(table), row)
     return key
@@ -116,4 +117,4 @@ def check_name(source: Any) -> None:
     """
     if len(source_name(source)) > MAX_SOURCE_NAME_CHARS:
         limit = f"at most {MAX_SOURCE_NAME_CHARS:,} characters long as text"
-        raise BadContributionError(f"the key of {source.kind()} must be {limit}")
+        raise BadContributionError(f"the key of {key_kind(source)} must be {limit}")

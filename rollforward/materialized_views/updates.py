@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.conversion.keys import key_kind
 from rollforward.materialized_views.rows import Value
 
 TABLE = r"^[a-z0-9_]+\.\d+\.\d+$"
@@ -73,6 +74,9 @@ class Propagate:
 
 def parts_of(updates: Sequence[Update]) -> Iterator[list[Update]]:
     """Cut updates of one row into parts that travel together."""
+    if len(updates) == 1:
+        yield list(updates)
+        return
     part: list[Update] = []
     room = MAX_UPDATES_BYTES
     for update in updates:
@@ -101,7 +105,7 @@ def last_updates(updates: Sequence[Update]) -> dict[str, Update]:
 @functools.lru_cache(maxsize=1_024)  # A save asks for it some four times.
 def source_name(key: Any) -> str:
     """Return a source's key as text, its kind first."""
-    return f"{key.kind()}:{key.urlsafe().decode()}"
+    return f"{key_kind(key)}:{key.urlsafe().decode()}"
 
 
 def source_key(name: str) -> Any:

@@ -100,7 +100,7 @@ def enqueue_cancellable(
     named = [] if name is None else [handle_key(_handle(message, name))]
     named += named_rows(clients, message)
     shared = SharedBody(
-        lambda draw: body(), reads=lambda draw: named, rows=frozenset(named), writes=2
+        lambda keys: body(), reads=lambda draw: named, rows=frozenset(named), writes=2
     )
     return transact_shared(clients, shared)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.conversion.keys import new_entity
 from rollforward.datastore.transactions import Transaction
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
 from rollforward.runtime.clients import Clients
@@ -92,8 +93,9 @@ def create_later(clients: Clients, messages: Sequence[Message]) -> None:
 
 def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
     """Return the row that keeps a message until its task exists."""
-    return OutboxTask(
-        key=outbox_key(row),
+    return new_entity(
+        OutboxTask,
+        outbox_key(row),
         path=message.path,
         queue=message.queue,
         body=message.body.decode(),

@@ -84,7 +84,8 @@ def time_text(at: datetime.datetime) -> str:
     >>> time_text(datetime.datetime(2030, 5, 1, 12))
     '20300501T120000000000'
     """
-    return f"{at:{_SORTABLE}}"
+    text = at.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return text.replace("-", "").replace(":", "").replace(".", "")
 
 
 def parse_time(text: str) -> datetime.datetime:

@@ -112,7 +112,7 @@ def offline() -> Iterator[None]:
         return Memory.current.transact(body)
 
     def transact_shared(clients: Any, body: SharedBody[Any]) -> Any:
-        return Memory.current.transact(lambda: body.run(0))
+        return Memory.current.transact(lambda: body.run(body.reads(0)))
 
     client = ndb.Client(project="demo-memory", credentials=AnonymousCredentials())
     with (

@@ -88,17 +88,14 @@ class Applier:
         group = self.definitions.group
         reads = ApplyReads.of(table, rows)
 
-        def body(draw: int) -> None:
+        def body(keys: Sequence[Any]) -> None:
             for row in unacked:
                 outbox.ack(row)
-            self._apply(clients, reads, any_catalog_key(group, draw))
+            self._apply(clients, reads, keys[0])
 
         transact_declared(
             clients,
-            SharedBody(
-                body,
-                reads=lambda draw: [any_catalog_key(group, draw), *reads.keys],
-            ),
+            SharedBody(body, reads=lambda draw: [any_catalog_key(group, draw), *reads.keys]),
         )
 
     def join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:

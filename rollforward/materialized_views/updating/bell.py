@@ -10,6 +10,9 @@ away before it lists the waiting updates:
 | and finds a note | takes it away later, and lists after that | is listed by it |
 | after the note was taken away | is created again | is listed by one of both |
 
+Of saves that one commit has taken, the first to ring does so for all: its ring began after the
+commit of each, so its task lists their updates. The process remembers when its last rings began.
+
 So memcached, if it answers, loses no ring; a note whose task was never created ends after some
 seconds. Without memcached each save creates a task. A lost ring delays updates until the next one,
 or until the sweep of the outbox creates tasks of their own for them.
@@ -18,6 +21,9 @@ or until the sweep of the outbox creates tasks of their own for them.
 from __future__ import annotations
 
 import datetime
+import math
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +43,8 @@ _TICK = datetime.timedelta(milliseconds=TICK_MS)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 # A save of more rows of a table than this asks for a fold now, which knows when the others are due.
 MAX_ASKED = 20
+# Rings that a process remembers. It rings once more for those that it has forgotten.
+MAX_RINGS = 1_000
 
 
 @dataclass(frozen=True)
@@ -52,14 +60,35 @@ class Bell:
         rings = transaction.hook(name, lambda: _Rings(self, clients, transaction))
         rings.rows.setdefault(table, (view, {}))[1][row] = None
 
-    def ring_for(self, clients: Clients, view: type[View], table: str, rows: Sequence[str]) -> None:
-        """Ring for the time at which each of some rows may be written."""
+    def ring_for(
+        self,
+        clients: Clients,
+        view: type[View],
+        table: str,
+        rows: Sequence[str],
+        *,
+        committed_s: float | None = None,
+    ) -> None:
+        """Ring for the time at which each of some rows may be written.
+
+        Args:
+            committed_s: When their updates were committed, by `time.monotonic`: a ring of this
+                process that began later serves them. None: only one that begins now does.
+        """
         if len(rows) > MAX_ASKED:
-            self.ring(clients, table, None)
-            return
-        pace = TablePace.read(clients, view, table)
-        for tick_ms in {tick_of(pace.due_at(row)) for row in rows}:
-            self._ring(clients, FoldTable(table, tick_ms))
+            ticks_ms = {0}
+        else:
+            pace = TablePace.read(clients, view, table)
+            ticks_ms = {tick_of(pace.due_at(row)) for row in rows}
+        rings = clients.process_state.get_or_create("views:rings", RecentRings)
+        for args in (FoldTable(table, tick_ms) for tick_ms in ticks_ms):
+            if not rings.begin(args, math.inf if committed_s is None else committed_s):
+                continue
+            try:
+                self._ring(clients, args)
+            except BaseException:
+                rings.forget(args)
+                raise
 
     def ring(self, clients: Clients, table: str, at: datetime.datetime | None) -> None:
         """Ask for a fold of a table at some time; None: now."""
@@ -105,6 +134,28 @@ def _note(args: FoldTable) -> str:
     return f"views:bell:{args.table}:{args.tick_ms}"
 
 
+class RecentRings:
+    """When the last ring of this process for each fold began, by `time.monotonic`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began_s: dict[FoldTable, float] = {}
+
+    def begin(self, args: FoldTable, committed_s: float) -> bool:
+        """Return whether a caller has to ring; not if a ring began after its commit."""
+        with self._lock:
+            if self._began_s.get(args, -math.inf) >= committed_s:
+                return False
+            if len(self._began_s) >= MAX_RINGS:
+                self._began_s.clear()
+            self._began_s[args] = time.monotonic()
+            return True
+
+    def forget(self, args: FoldTable) -> None:
+        """Forget a ring that has failed: the next caller rings."""
+        self._began_s.pop(args, None)
+
+
 @dataclass
 class _Rings:
     """The rows to ring for at the end of a transaction, by table."""
@@ -120,7 +171,8 @@ class _Rings:
 
     def on_commit(self) -> None:
         for table, (view, rows) in self.rows.items():
-            self.bell.ring_for(self.clients, view, table, list(rows))
+            committed_s = self.transaction.committed_s
+            self.bell.ring_for(self.clients, view, table, list(rows), committed_s=committed_s)
 
     def on_outcome_unknown(self) -> None:
         """Ring as after a commit, since an attempt may be committed."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.datastore import current
+from rollforward.datastore.conversion.keys import key_kind
 from rollforward.datastore.transactions import TRANSIENT, current_transaction
 from rollforward.materialized_views.catalog import (
     Catalog,
@@ -62,9 +63,7 @@ class Contributor:
         markers = [marker_key(identity(key)) for key in keys]
         group = self.definitions.group
         return SharedBody(
-            lambda draw: tokens.append(
-                self._save(clients, writes, prepared, any_catalog_key(group, draw))
-            ),
+            lambda keys: tokens.append(self._save(clients, writes, prepared, keys[-1])),
             reads=lambda draw: [*markers, any_catalog_key(group, draw)],
             rows=frozenset(key.pairs() for key in keys),
             writes=WRITES_PER_SOURCE * len(writes),
@@ -86,9 +85,9 @@ class Contributor:
             LookupError: no view of the group has this kind of source.
         """
         for key, _ in writes:
-            if key.kind() not in self.definitions.by_kind:
+            if key_kind(key) not in self.definitions.by_kind:
                 group = self.definitions.group
-                raise LookupError(f"no view of {group} has {key.kind()} as a source")
+                raise LookupError(f"no view of {group} has {key_kind(key)} as a source")
         return list(dict(writes).items())
 
     def _save(
@@ -163,7 +162,7 @@ class Contributor:
         return ConsistencyToken(
             frozenset(row for rows in sent.values() for row in rows.values()),
             frozenset(row for change in changes for row in change.earlier.values()),
-            self.definitions.frozen_tables(catalog, {source_id.kind() for source_id in identities}),
+            self.definitions.frozen_tables(catalog, set(map(key_kind, identities))),
         )
 
     def _pending(self) -> dict[Any, SourceMarker | None]:
@@ -206,13 +205,13 @@ class Contributor:
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return a source's contributions to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
-        for view in self.definitions.by_kind[source_key.kind()]:
+        for view in self.definitions.by_kind[key_kind(source_key)]:
             if tables := tables_of(catalog, view):
                 try:
                     if prepared is not None:
                         rows = prepared.rows_for(view, source_key)
                     else:
-                        rows = self.definitions.rows_for(view, source_key.kind(), source)
+                        rows = self.definitions.rows_for(view, key_kind(source_key), source)
                     if on_refusal is not None:
                         self.transport.check(tables[0], source_key, rows)
                 except TRANSIENT:

@@ -19,6 +19,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.datastore import current
+from rollforward.datastore.conversion.keys import new_entity
 from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
@@ -181,8 +182,8 @@ def put_row(view: type[View], row: ViewRow, changed: Mapping[str, RowEntry | Non
             current.delete(key)
             continue
         ranks = ranks_of(entry.measures, prefixes)
-        measures = dict(entry.measures)
-        current.put(RowMarker(key=key, sequence=entry.sequence, measures=measures, ranks=ranks))
+        values = {"sequence": entry.sequence, "measures": dict(entry.measures), "ranks": ranks}
+        current.put(new_entity(RowMarker, key, **values))
     if row.counts:
         current.put(row)
     else:

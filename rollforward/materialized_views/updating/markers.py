@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollforward.datastore import current
+from rollforward.datastore.conversion.keys import new_entity
 from rollforward.materialized_views.entities import SourceMarker, marker_key
 from rollforward.materialized_views.rows import BadContributionError, Measures, Value
 from rollforward.materialized_views.updates import Update, source_name
@@ -138,14 +139,15 @@ class MarkerUpdate:
             return self.marker
         if self.marker is None and not self.after:
             return None
-        # One that was read keeps what only another version of the app knows of it.
-        marker = self.marker or SourceMarker(key=marker_key(self.source))
-        marker.populate(
-            sequence=self.sequence,
-            contributions=self.after,
-            sent={**self._named_by_tokens(), **sent},
-            forget_after=naive_utc(clients.clock.now()) + FORGET_AFTER if is_gone else None,
-        )
+        values = {
+            "sequence": self.sequence,
+            "contributions": self.after,
+            "sent": {**self._named_by_tokens(), **sent},
+            "forget_after": naive_utc(clients.clock.now()) + FORGET_AFTER if is_gone else None,
+        }
+        if self.marker is not None:  # It keeps what only another version of the app knows of it.
+            self.marker.populate(**values)
+        marker = self.marker or new_entity(SourceMarker, marker_key(self.source), **values)
         current.put(marker)
         return marker
 

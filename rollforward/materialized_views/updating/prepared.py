@@ -14,6 +14,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.conversion.keys import key_kind
 from rollforward.datastore.conversion.protobufs import protobuf_of
 from rollforward.datastore.transactions import (
     TRANSIENT,
@@ -59,7 +60,7 @@ class PreparedSave:
         outcomes = {
             (key, view.name): _outcome(definitions, view, key, source)
             for key, source in writes
-            for view in definitions.by_kind[key.kind()]
+            for view in definitions.by_kind[key_kind(key)]
         }
         sources: dict[Any, Any] = {}
         for key, source in writes:
@@ -91,7 +92,7 @@ def _outcome(definitions: ViewDefinitions, view: type[View], key: Any, source: A
     while True:
         attempts += 1
         try:
-            return definitions.rows_for(view, key.kind(), source)
+            return definitions.rows_for(view, key_kind(key), source)
         except TRANSIENT as error:
             cause = first_cause(error, handled)
             if cause is None:
@@ -112,6 +113,6 @@ def have_hooks(writes: Sequence[Write]) -> bool:
 
 
 def _has_hooks(key: Any, source: Any) -> bool:
-    kind = type(source) if source is not None else ndb.Model._kind_map.get(key.kind(), ndb.Model)
+    kind = type(source) if source is not None else ndb.Model._kind_map.get(key_kind(key), ndb.Model)
     own = [cls for cls in kind.__mro__ if cls not in ndb.Model.__mro__]
     return any(hook in vars(cls) for cls in own for hook in _HOOKS)

@@ -4,15 +4,16 @@ A leader makes the call for its group, and the others follow:
 
 1. Join: a call queues up. While fewer than `max_leaders` commits are in progress (one by default)
    it is promoted to leader at once, so a lone call commits by its own thread and waits for nothing.
-2. Lead: the leader takes a group off the queue, itself first, and commits for all of it. With
-   `linger_s` it waits before that while calls keep coming, if others queue or did last time.
+2. Lead: the leader prepares its commit, if there is anything that needs no group. Then it takes a
+   group off the queue, itself first, and commits for all of it. With `linger_s` it waits before
+   that while calls keep coming, if others queue or did last time.
 3. Hand over: when its commit ends and fewer than `max_leaders` are at work, it promotes the first
    queued call, which commits for the next group.
 4. Answer: the leader gives each follower of its group its own answer, or the error that all share.
 
-So a group holds the calls that came during the last commit. The slower the service, the larger the
-groups. A call that has queued for `max_wait_s` becomes a leader of its own, so a hanging commit
-delays its own group only.
+So a group holds the calls that came during the last commit, and while its leader prepared. The
+slower the service, the larger the groups. A call that has queued for `max_wait_s` becomes a leader
+of its own, so a hanging commit delays its own group only.
 
 Calls that touch the same row would make each other's commits fail. So a group has one of them at
 most, none of another group in progress, and the others stay queued in their order.
@@ -50,6 +51,7 @@ class GroupCommit(Generic[C, R]):
         linger_s: float = 0.0,
         gap_s: float = 0.0,
         rows: Callable[[C], Collection[Hashable]] = lambda call: (),
+        prepare: Callable[[C], None] = lambda call: None,
         max_leaders: int = 1,
     ) -> None:
         """Share calls of `commit`.
@@ -62,6 +64,8 @@ class GroupCommit(Generic[C, R]):
             linger_s: The longest wait of a leader for other calls; less than `max_wait_s`.
             gap_s: The leader commits once no call has come for this long.
             rows: The rows that a call touches.
+            prepare: Takes the leader's call, the first one of the group that `commit` gets. Called
+                before the group is taken: other calls come while it waits for a service.
             max_leaders: Commits in progress at a time, those of calls that queued for too long
                 aside.
         """
@@ -73,6 +77,7 @@ class GroupCommit(Generic[C, R]):
         self._linger_s = linger_s
         self._gap_s = gap_s
         self._rows = rows
+        self._prepare = prepare
         self._max_leaders = max_leaders
         self._lock = threading.Lock()
         self._are_enough = threading.Condition(self._lock)
@@ -142,6 +147,7 @@ class GroupCommit(Generic[C, R]):
                 self._promote(waiter)
 
     def _lead(self, leader: _Waiter[C, R]) -> None:
+        self._prepare(leader.call)
         if self._last_size > 1:
             self._yield()
         with self._lock:

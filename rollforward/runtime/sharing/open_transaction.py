@@ -89,11 +89,11 @@ class OpenTransaction:
         mutations: list[Any] = []
         with self._context.use() as context:
             yield mutations
-            # Calls of ndb that nobody has waited for may still write.
-            _datastore_api.prepare_to_commit(self._id)
-            context.eventloop.run()
-            batch = context.commit_batches.pop(self._id)
-            mutations += [type(mutation).pb(mutation) for mutation in batch.mutations]
+            if self._id in context.commit_batches:
+                _datastore_api.prepare_to_commit(self._id)
+            context.eventloop.run()  # Calls that nobody has waited for may still write.
+            if (batch := context.commit_batches.pop(self._id, None)) is not None:
+                mutations += [type(mutation).pb(mutation) for mutation in batch.mutations]
 
     def discard(self) -> None:
         """Forget what ndb wrote there since it was collected."""

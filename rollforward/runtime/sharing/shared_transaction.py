@@ -4,8 +4,9 @@ A body that is run here declares what it reads and the rows that it touches, is 
 second run as every body of `transact` is, and waits for nothing but Datastore. Callers whose bodies
 touch a common row do not share. A body of a user, which may do anything, is never shared.
 
-1. Group: what comes while a transaction is in progress shares the next one (`group_commit.py`).
-2. Read: the transaction begins, and looks up what all bodies read.
+1. Group: what comes while a transaction is in progress, or while the next one begins, shares the
+   next one (`group_commit.py`).
+2. Read: the transaction looks up what all bodies read.
 3. Run: each body runs once and adds its writes. One that raises is out: its caller gets the error,
    and its writes are dropped. One whose writes have no room in this commit, or are of a row that
    it writes already, waits for the next.
@@ -36,10 +37,11 @@ outcome open for all callers of the group.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -91,15 +93,16 @@ class SharedBody(Generic[T]):
     """The body of a transaction that may be shared.
 
     Attributes:
-        run: Reads by `rollforward.datastore.current` or ndb, and writes. Its argument is a random
-            number, the same for all bodies of a group: those that read any copy read the same.
-        reads: Returns the keys that it reads, given that number.
+        run: Reads by `rollforward.datastore.current` or ndb, and writes. Its argument is what
+            `reads` has returned for this attempt.
+        reads: Returns the keys that it reads, given a random number, the same for all bodies of a
+            group: those that read any copy read the same.
         rows: The rows that no two bodies of a group may touch: all that it and others may
             write. A body that is never shared needs none.
         writes: About how many entities it writes.
     """
 
-    run: Callable[[int], T]
+    run: Callable[[Sequence[Any]], T]
     reads: Callable[[int], Sequence[Any]]
     rows: frozenset[Hashable] = frozenset()
     writes: int = 1
@@ -152,6 +155,7 @@ class _Caller(Generic[T]):
         mutations: What its body has written in the attempt at hand; None: it has no part in it.
         is_deferred: It was left out of the commit at hand, and of its failure.
         is_alone: It tries again by its own thread.
+        begun: The transaction that it has begun for its group, or the error of that.
     """
 
     body: SharedBody[T]
@@ -167,13 +171,35 @@ class _Caller(Generic[T]):
     is_committed: bool = False
     is_deferred: bool = False
     is_alone: bool = False
+    begun: OpenTransaction | Exception | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it has neither a result nor an error."""
         return not self.is_committed and self.error is None
 
-    def run(self, opened: OpenTransaction, entities: dict[Any, Any], draw: int) -> None:
+    def begin(self, clients: Clients) -> None:
+        """Begin a transaction, for itself and the callers that come meanwhile."""
+        self.began_s = time.monotonic()
+        try:
+            self.begun = OpenTransaction(clients.datastore)
+        except Exception as error:
+            self.begun = error
+
+    def take_begun(self, clients: Clients) -> OpenTransaction:
+        """Return the transaction that it has begun, once; then a new one.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: the service's answer.
+        """
+        begun, self.begun = self.begun, None
+        if isinstance(begun, Exception):
+            raise begun
+        return begun or OpenTransaction(clients.datastore)
+
+    def run(
+        self, opened: OpenTransaction, keys: Sequence[Any], entities: Mapping[Any, Any]
+    ) -> None:
         """Run the body; keep its writes, or its error."""
         self.attempts += 1
         self.mutations = self.transaction.mutations = []
@@ -185,7 +211,7 @@ class _Caller(Generic[T]):
                 caused_by(self.traceparent),
                 inside(self.transaction),
             ):
-                self.result = self.body.run(draw)
+                self.result = self.body.run(keys)
                 self.transaction.before_commit()
         except Exception as error:
             opened.discard()
@@ -251,6 +277,7 @@ def _groups(clients: Clients) -> GroupCommit[_Caller[Any], None]:
             size=lambda caller: caller.body.writes,
             max_wait_s=MAX_WAIT_S,
             rows=lambda caller: caller.body.rows,
+            prepare=lambda caller: caller.begin(clients),
             max_leaders=GROUPS_IN_PROGRESS,
         ),
     )
@@ -350,15 +377,15 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
         caller.began_s = caller.began_s or time.monotonic()
         caller.is_deferred = False
     try:
-        opened = OpenTransaction(clients.datastore)
+        opened = callers[0].take_begun(clients)
     except Exception as error:
         return error
     try:
         draw = clients.random.getrandbits(32)
-        keys = [key for caller in callers for key in caller.body.reads(draw)]
-        entities = opened.lookup(list(dict.fromkeys(keys)))
-        for caller in callers:
-            caller.run(opened, entities, draw)
+        reads = [caller.body.reads(draw) for caller in callers]
+        entities = opened.lookup(list(dict.fromkeys(itertools.chain.from_iterable(reads))))
+        for caller, keys in zip(callers, reads, strict=True):
+            caller.run(opened, keys, entities)
         committed = _committable([caller for caller in callers if caller.mutations is not None])
         if not committed:
             opened.roll_back()
@@ -370,8 +397,9 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
     except BaseException:  # The thread is to end: let no row stay locked.
         opened.roll_back()
         raise
+    now_s = time.monotonic()
     for caller in committed:
-        caller.is_committed = True
+        caller.is_committed, caller.transaction.committed_s = True, now_s
     return None
 
 

@@ -42,7 +42,7 @@ def create_distant(clients: Clients, message: Message) -> bool:
     if is_in_transaction():
         return _insert(row)
     shared = SharedBody(
-        lambda draw: _insert(row), reads=lambda draw: [row.key], rows=frozenset([row.key])
+        lambda keys: _insert(row), reads=lambda draw: [row.key], rows=frozenset([row.key])
     )
     return transact_shared(clients, shared)
 

@@ -102,7 +102,7 @@ def transact(body: Callable[[], Any], expected: tuple[Any, ...] = ()) -> Any:
 
 
 def transact_shared(clients: Any, body: SharedBody[Any]) -> Any:
-    return transact(lambda: body.run(0))
+    return transact(lambda: body.run(body.reads(0)))
 
 
 def transact_around(

@@ -205,9 +205,9 @@ def test_a_save_that_is_given_up_rings_if_it_may_be_committed(
 ) -> None:
     """C1: for the rows of all its attempts; else their updates would wait for the sweep."""
     asked: list[str] = []
-    ring_for = lambda clients, view, table, rows: asked.extend(rows)  # noqa: E731
+    ring_for = lambda clients, view, table, rows, committed_s: asked.extend(rows)  # noqa: E731
     any_bell: Any = SimpleNamespace(ring_for=ring_for)
-    transaction: Any = SimpleNamespace(doubt=doubt)
+    transaction: Any = SimpleNamespace(doubt=doubt, committed_s=None)
     rings = bell._Rings(any_bell, any_bell, transaction)
     rings.rows["t"] = (BY_SCHOOL, {"r1": None})
     rings.on_retry(ConnectionError())

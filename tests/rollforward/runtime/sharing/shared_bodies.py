@@ -34,7 +34,7 @@ def keys_of(name: str) -> list[Any]:
 def add_once(name: str, then: Callable[[], object] = lambda: None) -> SharedBody[str]:
     """Return a body that adds one to a caller's sum, with a proof; it ends with `then`."""
 
-    def run(draw: int) -> str:
+    def run(keys: Sequence[Any]) -> str:
         proof, row = current.get_multi(keys_of(name))
         if proof is not None:
             return f"{name}, again"

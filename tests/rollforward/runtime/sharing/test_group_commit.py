@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,6 +75,36 @@ def test_calls_that_come_meanwhile_share_the_next_one() -> None:
     assert answers == [10, 20, 30, 40, 50]
     assert committer.groups[0] == [1]
     assert sorted(committer.groups[1]) == [2, 3, 4, 5]
+
+
+def test_calls_that_come_while_the_leader_prepares_are_in_its_group() -> None:
+    """The leader prepares once for its group, whose first call is its own."""
+    prepared: list[int] = []
+    groups: list[list[int]] = []
+
+    def prepare(call: int) -> None:
+        prepared.append(call)
+        is_preparing.set()
+        while len(shared._waiting) < 4:
+            pass
+
+    def commit(calls: Sequence[int]) -> list[int]:
+        groups.append(list(calls))
+        return [call * 10 for call in calls]
+
+    is_preparing = threading.Event()
+    shared = group_commit(commit, prepare=prepare)
+    answers: list[int] = []
+
+    def follow(call: int) -> None:
+        assert is_preparing.wait(TIMEOUT_S)
+        answers.append(shared(call))
+
+    in_threads(lambda: answers.append(shared(1)), *[partial(follow, call) for call in (2, 3, 4)])
+
+    assert sorted(answers) == [10, 20, 30, 40]
+    assert prepared == [1]
+    assert (len(groups), groups[0][0], sorted(groups[0])) == (1, 1, [1, 2, 3, 4])
 
 
 def test_a_group_is_bounded_in_number_and_size() -> None:

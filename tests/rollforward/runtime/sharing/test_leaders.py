@@ -8,9 +8,10 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import current
-from rollforward.datastore.transactions import current_transaction
+from rollforward.datastore.transactions import MAX_ATTEMPTS, current_transaction
 from rollforward.runtime.sharing import shared_transaction
 from rollforward.runtime.sharing.shared_transaction import _Caller, transact_shared
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.runtime.sharing.shared_bodies import (
     SHARED,
@@ -59,6 +60,24 @@ def test_a_thread_that_is_ended_leaves_no_row_locked(watched: World) -> None:
         together(watched.clients, [add_once("a"), add_once("b", end_thread)])
 
     assert calls_of(watched) == [*SHARED[:2], "Rollback"]
+
+
+def test_a_leader_begins_once_and_again_after_an_attempt_that_failed(watched: World) -> None:
+    """It has begun before it knows its group: a begin that fails is an attempt like any other."""
+    watched.plan.break_next("BeginTransaction", REPLY_LOST, times=2)
+
+    assert transact_shared(watched.clients, add_once("a")) == "a"
+    assert watched.plan.calls == ["BeginTransaction"] * 2 + SHARED
+    assert totals("a") == [1]
+
+
+def test_a_begin_that_always_fails_is_tried_as_often_as_alone(watched: World) -> None:
+    """The caller has the service's error after the last attempt."""
+    watched.plan.break_next("BeginTransaction", REPLY_LOST, times=100)
+
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        transact_shared(watched.clients, add_once("a"))
+    assert watched.plan.calls == ["BeginTransaction"] * MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

@@ -323,7 +323,7 @@ def test_writes_without_room_in_a_commit_go_with_the_next(watched: World) -> Non
     """A commit takes 500 entities, whatever the callers have estimated."""
 
     def many(name: str) -> SharedBody[str]:
-        def run(draw: int) -> str:
+        def run(keys: Sequence[Any]) -> str:
             for number in range(200):
                 current.put(Proof(id=f"{name}{number}"))
             return name
@@ -357,7 +357,7 @@ def test_who_was_left_out_of_a_commit_has_no_part_in_its_failure(
 def test_a_body_alone_may_write_too_much_and_learns_it(watched: World) -> None:
     """More than a commit takes is refused by the service, not here."""
 
-    def run(draw: int) -> None:
+    def run(keys: Sequence[Any]) -> None:
         for number in range(501):
             current.put(Proof(id=f"{number}"))
 
@@ -410,7 +410,7 @@ def test_without_a_context_there_is_advice(world: World) -> None:
         transact_shared(world.clients, add_once("a"))
 
 
-def add_one(draw: int) -> None:
+def add_one(keys: Sequence[Any]) -> None:
     [row] = current.get_multi([ndb.Key(RunningSum, "a")])
     row = row or RunningSum(id="a")
     row.total += 1

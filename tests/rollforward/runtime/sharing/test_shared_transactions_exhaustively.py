@@ -130,7 +130,7 @@ def rival(clients: Any) -> str:
 def _rival_body() -> SharedBody[None]:
     key = keys_of("c")[1]
 
-    def run(draw: int) -> None:
+    def run(keys: Sequence[Any]) -> None:
         [row] = current.get_multi([key])
         row = row or RunningSum(key=key)
         row.total += 100

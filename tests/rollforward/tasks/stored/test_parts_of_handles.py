@@ -178,7 +178,7 @@ def test_a_task_that_can_be_cancelled_is_enqueued_once_for_its_name(
     monkeypatch.setattr(cancellable, "message_of", message_of)
     enqueue = lambda clients, message: tasks.append(message)  # noqa: E731
     monkeypatch.setattr(cancellable, "enqueue_message", enqueue)
-    share = lambda clients, body: Memory.current.transact(lambda: body.run(0))  # noqa: E731
+    share = lambda clients, body: Memory.current.transact(lambda: body.run(body.reads(0)))  # noqa: E731
     monkeypatch.setattr(cancellable, "transact_shared", share)
     handles = [
         cancellable.enqueue_cancellable(machine, None, None, name=(name,), at=due, lane=lane)
