@@ -76,7 +76,7 @@ def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
         rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    answer = lookup(client, [key_of(client, *name)], transaction=_transaction())
+    answer = lookup(client, [key_of(client, *name)], transaction=transaction_of_context())
     return _row_of(answer.results[0]) if answer.results else None
 
 
@@ -155,14 +155,19 @@ def write_in_transaction(
         rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
     """
     # ndb has no public way to add to the commit of its transaction.
-    batch = _datastore_api._get_commit_batch(_transaction(), _options.Options())
+    batch = _datastore_api._get_commit_batch(transaction_of_context(), _options.Options())
     for name, body in puts:
         batch.put(Entity.wrap(_entity(client, name, body)))
     for name in deletes:
         batch.delete(ndb.Key(*name)._key)
 
 
-def _transaction() -> Any:
+def transaction_of_context() -> Any:
+    """Return the id of the transaction that this code runs in.
+
+    Raises:
+        rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
+    """
     transaction = get_context().transaction
     if transaction is None:
         raise NoTransactionError("run this in a transaction, by transact(body)")
@@ -214,11 +219,16 @@ def _row_of(result: Any) -> Row:
 
 @dataclass(frozen=True)
 class PlainRow:
-    """An entity of a model: its key, and all of its properties by name; None is stored, too."""
+    """An entity of a model: its name, and all of its properties; None is stored, too."""
 
     model: type[ndb.Model]
-    key: Any
+    name: str
     properties: Mapping[str, str | int | None]
+
+    @property
+    def key(self) -> Any:
+        """Its key, as ndb's."""
+        return ndb.Key(self.model, self.name)
 
     def entity(self) -> ndb.Model:
         """Return it as ndb's."""
@@ -226,13 +236,8 @@ class PlainRow:
 
     def protobuf(self, client: ndb.Client) -> Any:
         """Return it as protobuf."""
-        entity = Entity.pb()()
-        partition = entity.key.partition_id
-        partition.project_id = self.key.project()
-        partition.database_id = client.database or ""
-        partition.namespace_id = self.key.namespace() or ""
-        for kind, name in self.key.pairs():
-            entity.key.path.add(kind=kind, name=name)
+        entity = Entity.pb()(key=key_of(client, self.model._get_kind(), self.name))
+        entity.key.partition_id.namespace_id = get_context().get_namespace() or ""
         for name, content in self.properties.items():
             value = entity.properties[name]
             _set(value, content)

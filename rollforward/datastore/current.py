@@ -17,6 +17,7 @@ from google.cloud.datastore_v1.types import Entity, Mutation
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
+from rollforward.datastore.bodies import PlainRow, transaction_of_context
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import running_transaction
 
@@ -43,6 +44,19 @@ def put(entity: ndb.Model, converted: Any = None) -> None:
     if converted is None:
         entity._prepare_for_put()
         converted = protobuf_of(entity)
+    _upsert(converted, transaction_id)
+
+
+def put_row(client: ndb.Client, row: PlainRow) -> None:
+    """Write a row that ndb does not make first, in the transaction that this code runs in.
+
+    Raises:
+        rollforward.datastore.transactions.NoTransactionError: it is in none.
+    """
+    _upsert(row.protobuf(client), transaction_of_context())
+
+
+def _upsert(converted: Any, transaction_id: bytes) -> None:
     transaction = running_transaction()
     if transaction is not None and transaction.mutations is not None:
         transaction.mutations.append(Mutation.pb()(upsert=converted))

@@ -68,7 +68,7 @@ class _Pack:
             "fails_alone": None,
             "dead_task": None,
         }
-        return PlainRow(WorkPack, pack_key(self.id.text), properties)
+        return PlainRow(WorkPack, self.id.text, properties)
 
 
 @dataclass
@@ -251,16 +251,16 @@ class _Group(RequestGroup[Insertion, Accepted]):
         return PackId(self.settings.name, admission.epoch, items, size // 1024, id_)
 
     def _receipt(self, insertion: Insertion, where: Accepted) -> PlainRow:
-        key = insertion.receipt_key(self.settings.name)
+        name = insertion.receipt_key(self.settings.name).id()
         receipts_for = self.settings.receipts_for + timedelta(hours=1)
         expires_at = naive_utc(self.clients.clock.now()) + receipts_for
         properties: dict[str, str | int | None] = {
             "pack": where.pack,
             "position": where.position,
             "digest": insertion.digest,
-            "expires": expiry(key.id(), expires_at),
+            "expires": expiry(name, expires_at),
         }
-        return PlainRow(WorkReceipt, key, properties)
+        return PlainRow(WorkReceipt, name, properties)
 
 
 def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:

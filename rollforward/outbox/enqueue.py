@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from rollforward.datastore import current
 from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
-from rollforward.outbox.relay import row_of
+from rollforward.outbox.relay import plain_row_of, row_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message, MessageLane
@@ -176,6 +176,9 @@ class _Outbound:
             message = store_in_transaction(self.clients, message, row)
         if is_distant(self.clients, message.at):
             put_distant(message, row)
+            return row
+        if is_gathered and tag is not None and message.at is None:
+            current.put_row(self.clients.datastore, plain_row_of(row, message, tag))
             return row
         entity = row_of(row, message, tag)
         current.put(entity)

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.bodies import PlainRow
 from rollforward.datastore.conversion.keys import new_entity
 from rollforward.datastore.transactions import Transaction
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
@@ -93,18 +94,25 @@ def create_later(clients: Clients, messages: Sequence[Message]) -> None:
 
 def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
     """Return the row that keeps a message until its task exists."""
-    return new_entity(
-        OutboxTask,
-        outbox_key(row),
-        path=message.path,
-        queue=message.queue,
-        body=message.body.decode(),
-        name=message.name,
-        at=naive_utc(message.at) if message.at else None,
-        tag=tag,
-        deadline_s=message.deadline_s,
-        traceparent=message.headers.get(TRACE_HEADER),
-    )
+    at = naive_utc(message.at) if message.at else None
+    return new_entity(OutboxTask, outbox_key(row), **_values_of(message, tag), at=at)
+
+
+def plain_row_of(row: str, message: Message, tag: str) -> PlainRow:
+    """Return the same row of a message that is due now, for a writer that does not relay it."""
+    return PlainRow(OutboxTask, row, {**_values_of(message, tag), "at": None})
+
+
+def _values_of(message: Message, tag: str | None) -> dict[str, str | int | None]:
+    return {
+        "path": message.path,
+        "queue": message.queue,
+        "body": message.body.decode(),
+        "name": message.name,
+        "tag": tag,
+        "deadline_s": message.deadline_s,
+        "traceparent": message.headers.get(TRACE_HEADER),
+    }
 
 
 def row_id(key: Any) -> RowId:

@@ -10,7 +10,6 @@ from typing import Protocol
 # A time further ahead is from a wrong clock.
 CLOCK_SKEW_S = 60.0
 _SORTABLE_CHARS = 21
-_SORTABLE = "%Y%m%dT%H%M%S%f"
 
 
 class Clock(Protocol):

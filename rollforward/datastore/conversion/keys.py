@@ -19,7 +19,7 @@ def key_kind(key: Any) -> str:
     return path[-2] if len(path) % 2 == 0 else path[-1]
 
 
-def new_entity(kind: type[M], key: Any, **values: Any) -> M:
+def new_entity(kind: type[M], key: Any, /, **values: Any) -> M:
     """Return a new entity of a kind, with a key of that kind, which is not checked here."""
     entity: M = kind(**values)
     entity._entity_key = key

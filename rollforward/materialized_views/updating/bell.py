@@ -10,12 +10,14 @@ away before it lists the waiting updates:
 | and finds a note | takes it away later, and lists after that | is listed by it |
 | after the note was taken away | is created again | is listed by one of both |
 
-Of saves that one commit has taken, the first to ring does so for all: its ring began after the
-commit of each, so its task lists their updates. The process remembers when its last rings began.
+Of saves that one commit has taken, the first to ring for a time does so for all: its ring began
+after the commit of each, so its task lists their updates. The process remembers when the last ring
+of a save began for each time.
 
 So memcached, if it answers, loses no ring; a note whose task was never created ends after some
-seconds. Without memcached each save creates a task. A lost ring delays updates until the next one,
-or until the sweep of the outbox creates tasks of their own for them.
+seconds. Without memcached each commit creates a task. A lost ring delays updates until the next
+one, or until the sweep of the outbox creates tasks of their own for them. So does a ring that fails,
+for the saves that have relied on it.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ def _note(args: FoldTable) -> str:
 
 
 class RecentRings:
-    """When the last ring of this process for each fold began, by `time.monotonic`."""
+    """When the last ring of a save of this process began for each fold, by `time.monotonic`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -152,7 +154,7 @@ class RecentRings:
             return True
 
     def forget(self, args: FoldTable) -> None:
-        """Forget a ring that has failed: the next caller rings."""
+        """Forget a ring that has failed: the next caller rings, if it has not relied on this one."""
         self._began_s.pop(args, None)
 
 

@@ -1,8 +1,8 @@
 """Turns: of the folds of a table that a process runs, one works, one waits, the others end at once.
 
 The fold that waits lists the table's updates once it has its turn, so it also takes the updates of
-the folds that ended. Without memcached each save creates a task, and this makes most of them
-free. If the process dies, the task of the waiting fold is delivered again.
+the folds that ended. Without memcached each commit of saves creates a task, and this makes
+most of them free. If the process dies, the task of the waiting fold is delivered again.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class GroupCommit(Generic[C, R]):
             gap_s: The leader commits once no call has come for this long.
             rows: The rows that a call touches.
             prepare: Takes the leader's call, the first one of the group that `commit` gets. Called
-                before the group is taken: other calls come while it waits for a service.
+                before the group is taken: other calls come while it waits for a service. Not called
+                by a leader of its own that has queued for `max_wait_s`.
             max_leaders: Commits in progress at a time, those of calls that queued for too long
                 aside.
         """
@@ -144,10 +145,12 @@ class GroupCommit(Generic[C, R]):
         """Lead, unless a leader has taken the waiter meanwhile and will answer it."""
         with self._lock:
             if waiter in self._waiting and not waiter.is_leader:
+                waiter.has_timed_out = True
                 self._promote(waiter)
 
     def _lead(self, leader: _Waiter[C, R]) -> None:
-        self._prepare(leader.call)
+        if not leader.has_timed_out:  # It has waited long enough, and so have those behind it.
+            self._prepare(leader.call)
         if self._last_size > 1:
             self._yield()
         with self._lock:
@@ -233,6 +236,7 @@ class _Waiter(Generic[C, R]):
         self.call = call
         self.called = threading.Event()
         self.is_leader = False
+        self.has_timed_out = False
         self.answer: R | BaseException | None = None
 
     def result(self) -> R:

@@ -156,6 +156,7 @@ class _Caller(Generic[T]):
         is_deferred: It was left out of the commit at hand, and of its failure.
         is_alone: It tries again by its own thread.
         begun: The transaction that it has begun for its group, or the error of that.
+        is_late: It came when the transaction at hand had begun, and may read from before its call.
     """
 
     body: SharedBody[T]
@@ -172,6 +173,7 @@ class _Caller(Generic[T]):
     is_deferred: bool = False
     is_alone: bool = False
     begun: OpenTransaction | Exception | None = None
+    is_late: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -200,7 +202,11 @@ class _Caller(Generic[T]):
     def run(
         self, opened: OpenTransaction, keys: Sequence[Any], entities: Mapping[Any, Any]
     ) -> None:
-        """Run the body; keep its writes, or its error."""
+        """Run the body; keep its writes, or its error.
+
+        A commit of what a late one writes proves that it has read no old row. If it writes nothing
+        or raises, it runs again in a transaction that begins after its call.
+        """
         self.attempts += 1
         self.mutations = self.transaction.mutations = []
         self.transaction.entities = entities
@@ -215,11 +221,16 @@ class _Caller(Generic[T]):
                 self.transaction.before_commit()
         except Exception as error:
             opened.discard()
+            if self.is_late:
+                self.defer()
+                return
             self.mutations = None
             self.fail(error, handled)
             self.is_alone = True
         else:
             self.mutations += mutations
+            if self.is_late and not self.mutations:
+                self.defer()
 
     def fail(self, error: Exception, handled: BaseException | None) -> None:
         """Note the error of an attempt: its caller tries again only after one of the service."""
@@ -373,9 +384,10 @@ def _try_single(clients: Clients, caller: _Caller[Any]) -> None:
 
 def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | None:
     """Make one transaction of callers; return the error by which all of them failed."""
+    has_begun = callers[0].begun is not None
     for caller in callers:
         caller.began_s = caller.began_s or time.monotonic()
-        caller.is_deferred = False
+        caller.is_deferred, caller.is_late = False, has_begun and caller is not callers[0]
     try:
         opened = callers[0].take_begun(clients)
     except Exception as error:

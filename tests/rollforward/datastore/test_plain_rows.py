@@ -56,7 +56,7 @@ def test_a_receipt_is_the_row_that_ndb_writes(world: World) -> None:
             "pack": "p", "position": 3, "digest": "d", "expires": "0x"
         }  # fmt: skip
         entity = WorkReceipt(key=key, **properties)
-        row = PlainRow(WorkReceipt, key, properties)
+        row = PlainRow(WorkReceipt, key.id(), properties)
         assert row.protobuf(world.clients.datastore) == protobuf_of(entity)
 
 

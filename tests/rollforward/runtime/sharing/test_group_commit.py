@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -85,7 +86,8 @@ def test_calls_that_come_while_the_leader_prepares_are_in_its_group() -> None:
     def prepare(call: int) -> None:
         prepared.append(call)
         is_preparing.set()
-        while len(shared._waiting) < 4:
+        ends_s = time.monotonic() + TIMEOUT_S
+        while len(shared._waiting) < 4 and time.monotonic() < ends_s:
             pass
 
     def commit(calls: Sequence[int]) -> list[int]:
@@ -105,6 +107,28 @@ def test_calls_that_come_while_the_leader_prepares_are_in_its_group() -> None:
     assert sorted(answers) == [10, 20, 30, 40]
     assert prepared == [1]
     assert (len(groups), groups[0][0], sorted(groups[0])) == (1, 1, [1, 2, 3, 4])
+
+
+def test_who_has_waited_too_long_prepares_nothing() -> None:
+    """It takes all that wait at once: while it prepared, each of them would lead a group too."""
+    committer, prepared = Committer(), list[int]()
+
+    def let_go(call: int) -> None:
+        prepared.append(call)
+
+    shared = group_commit(committer, prepare=let_go, max_wait_s=0.05)
+    answers: list[int] = []
+
+    def follow() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        answers.append(shared(2))
+        committer.let_go.set()
+
+    in_threads(lambda: answers.append(shared(1)), follow)
+
+    assert sorted(answers) == [10, 20]
+    assert committer.groups == [[1], [2]]
+    assert prepared == [1]
 
 
 def test_a_group_is_bounded_in_number_and_size() -> None:

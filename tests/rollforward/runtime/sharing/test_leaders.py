@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,17 +12,20 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.datastore import current
 from rollforward.datastore.transactions import MAX_ATTEMPTS, current_transaction
 from rollforward.runtime.sharing import shared_transaction
-from rollforward.runtime.sharing.shared_transaction import _Caller, transact_shared
+from rollforward.runtime.sharing.open_transaction import OpenTransaction
+from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller, transact_shared
 from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.runtime.sharing.shared_bodies import (
     SHARED,
     Full,
     Hook,
+    Proof,
     add_once,
     calls_of,
     end,
     fail,
+    keys_of,
     together,
     totals,
 )
@@ -78,6 +83,80 @@ def test_a_begin_that_always_fails_is_tried_as_often_as_alone(watched: World) ->
     with pytest.raises(rpc_errors.ServiceUnavailable):
         transact_shared(watched.clients, add_once("a"))
     assert watched.plan.calls == ["BeginTransaction"] * MAX_ATTEMPTS
+
+
+def test_a_transaction_that_a_leader_has_begun_is_used_once(watched: World) -> None:
+    """M9: after a lost reply its group has a new one, in which each finds its own proof."""
+    watched.plan.reset(REPLY_LOST, next_call="Commit")
+
+    assert transact_shared(watched.clients, add_once("a")) == "a, again"
+    assert calls_of(watched) == [*SHARED, "Rollback", *SHARED]
+    assert totals("a") == [1]
+
+
+def begun_before(world: World, *late: SharedBody[Any], then: Callable[[], object]) -> list[Any]:
+    """Let a leader begin, something happen, and others come; return what all learn."""
+    callers: list[_Caller[Any]] = [_Caller(add_once("leader"), "")]
+    callers[0].begin(world.clients)
+    then()
+    callers += [_Caller(body, "") for body in late]
+    shared_transaction._try_together(world.clients, callers)
+    return [end(world.clients, caller) for caller in callers]
+
+
+def test_who_came_after_the_begin_reads_what_was_there_at_its_call(watched: World) -> None:
+    """M9: a store may read as of the begin, and nothing but a commit shows that a row was old."""
+    key = keys_of("late")[0]
+
+    def find(keys: Sequence[Any]) -> str:
+        [row] = current.get_multi(keys)
+        if row is None:
+            raise LookupError
+        return "found"
+
+    def look(keys: Sequence[Any]) -> bool:
+        return current.get_multi(keys)[0] is not None
+
+    raises = SharedBody(find, reads=lambda draw: [key], rows=frozenset("f"))
+    only_reads = SharedBody(look, reads=lambda draw: [key], rows=frozenset("l"))
+    answers = begun_before(watched, raises, only_reads, then=lambda: Proof(key=key).put())
+
+    assert answers == ["leader", "found", True]
+    assert totals("leader") == [1]
+
+
+def test_who_came_after_the_begin_counts_once_and_has_its_own_error(watched: World) -> None:
+    """M9: an error is its caller's own, and final, in a transaction that began after its call."""
+    runs: list[str] = []
+
+    def fail_again() -> None:
+        runs.append("failing")
+        fail(rpc_errors.PermissionDenied("c"))  # type: ignore[no-untyped-call]
+
+    bodies = [add_once("b", lambda: runs.append("b")), add_once("c", fail_again)]
+    answers = begun_before(watched, *bodies, then=lambda: None)
+
+    assert answers[:2] == ["leader", "b"]
+    assert isinstance(answers[2], rpc_errors.PermissionDenied)
+    assert runs == ["b", "failing", "failing"]
+    assert totals("leader", "b", "c") == [1, 1, 0]
+
+
+def test_a_commit_is_known_only_after_it(watched: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C1: whatever began after that moment sees its rows."""
+    ended_s: list[float] = []
+    sound = OpenTransaction.commit
+
+    def commit(opened: OpenTransaction, mutations: Sequence[Any]) -> None:
+        sound(opened, mutations)
+        ended_s.append(time.monotonic())
+
+    monkeypatch.setattr(OpenTransaction, "commit", commit)
+    caller = _Caller(add_once("a"), "")
+    shared_transaction._try_together(watched.clients, [caller])
+
+    assert caller.transaction.committed_s is not None
+    assert caller.transaction.committed_s >= ended_s[0]
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
