@@ -16,8 +16,8 @@ of a save began for each time.
 
 So memcached, if it answers, loses no ring; a note whose task was never created ends after some
 seconds. Without memcached each commit creates a task. A lost ring delays updates until the next
-one, or until the sweep of the outbox creates tasks of their own for them. So does a ring that fails,
-for the saves that have relied on it.
+one, or until the sweep of the outbox creates tasks of their own for them; so does a ring that
+fails, for the saves that have relied on it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class RecentRings:
             return True
 
     def forget(self, args: FoldTable) -> None:
-        """Forget a ring that has failed: the next caller rings, if it has not relied on this one."""
+        """Forget a ring that has failed: the next caller rings."""
         self._began_s.pop(args, None)
 
 
