@@ -165,12 +165,13 @@ class _Outbound:
         work done, overwrites no row of the last attempt, which may be committed, and doubles none.
         """
         draft = RowId(self.transaction.id, self.created, 0, is_unacked)
-        message = make(draft.text)
+        draft_text = draft.text
+        message = make(draft_text)
         digest = message.digest(tag)
         number = self.transaction.count(f"{_HOOK}|{digest}") - 1
         row = replace(draft, number=number, digest=digest).text
         # The transaction's random id is in it, so it stands for nothing else there.
-        body = message.body.replace(draft.text.encode(), row.encode())
+        body = message.body.replace(draft_text.encode(), row.encode())
         message = replace(message, body=body)
         if len(message.body) > MAX_BODY_BYTES:
             message = store_in_transaction(self.clients, message, row)
