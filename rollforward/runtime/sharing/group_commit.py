@@ -51,7 +51,7 @@ class GroupCommit(Generic[C, R]):
         linger_s: float = 0.0,
         gap_s: float = 0.0,
         rows: Callable[[C], Collection[Hashable]] = lambda call: (),
-        prepare: Callable[[C], None] = lambda call: None,
+        prepare: Callable[[C], None] | None = None,
         max_leaders: int = 1,
     ) -> None:
         """Share calls of `commit`.
@@ -150,9 +150,7 @@ class GroupCommit(Generic[C, R]):
 
     def _lead(self, leader: _Waiter[C, R]) -> None:
         if not leader.has_timed_out:  # It has waited long enough, and so have those behind it.
-            self._prepare(leader.call)
-        if self._last_size > 1:
-            self._yield()
+            self._get_ready(leader.call)
         with self._lock:
             self._linger()
             group = self._take(leader)  # Step 2.
@@ -174,6 +172,13 @@ class GroupCommit(Generic[C, R]):
             waiter.answer = answer  # Step 4.
             waiter.is_leader = False
             waiter.called.set()
+
+    def _get_ready(self, call: C) -> None:
+        """Prepare the commit, or yield: other calls come meanwhile."""
+        if self._prepare is not None:
+            self._prepare(call)
+        elif self._last_size > 1:
+            self._yield()
 
     def _yield(self) -> None:
         """Let other threads run while they call: those just answered may call again at once."""
