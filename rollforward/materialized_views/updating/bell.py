@@ -137,7 +137,7 @@ def _note(args: FoldTable) -> str:
 
 
 class RecentRings:
-    """When the last ring of a save of this process began for each fold, by `time.monotonic`."""
+    """The last ring of this process's saves for each fold: when it began, by `time.monotonic`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
