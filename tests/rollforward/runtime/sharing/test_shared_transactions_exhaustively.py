@@ -66,12 +66,15 @@ class StepwiseTransaction(OpenTransaction):
         self._seen: dict[Any, str] = {}
 
     def lookup(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        facts = rows("read", lambda memory: [memory.facts.get(key) for key in keys])
+        facts = rows("read", lambda memory: self._facts(memory, keys))
         self._seen = {key: _text(fact) for key, fact in zip(keys, facts, strict=True)}
         return {
             key: fact[0](key=key, **fact[1]) if fact else None
             for key, fact in zip(keys, facts, strict=True)
         }
+
+    def _facts(self, memory: Memory, keys: Sequence[Any]) -> list[Any]:
+        return [memory.facts.get(key) for key in keys]
 
     def commit(self, mutations: Sequence[Any]) -> None:
         entities = [
@@ -91,6 +94,17 @@ class StepwiseTransaction(OpenTransaction):
 
     def roll_back(self) -> None:
         """Do nothing: what was read is not locked."""
+
+
+class TransactionOfItsBegin(StepwiseTransaction):
+    """A transaction that reads as of its begin, as a store may."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._begun: dict[Any, Any] = rows("begin", lambda memory: dict(memory.facts))
+
+    def _facts(self, memory: Memory, keys: Sequence[Any]) -> list[Any]:
+        return [self._begun.get(key) for key in keys]
 
 
 def _text(fact: Any) -> str:
@@ -213,6 +227,58 @@ def run_and_keep_writes(caller: _Caller[Any], *arguments: Any) -> None:
     """Keep the writes of a body that has raised."""
     _run(caller, *arguments)
     caller.mutations = caller.transaction.mutations
+
+
+def come_late(clients: Any) -> tuple[str, ...]:
+    """Let a leader begin, a caller count, and then look for its proof in the leader's group."""
+    leader: _Caller[Any] = _Caller(add_once("a"), "")
+    leader.begin(clients)
+    first = outcomes(clients, "b", "sound")
+    late: _Caller[Any] = _Caller(_finding_body(), "")
+    shared_transaction._try_together(clients, [leader, late])
+    return (*first, *(_told(end(clients, caller)) for caller in (leader, late)))
+
+
+def _finding_body() -> SharedBody[None]:
+    key = keys_of("b")[0]
+
+    def run(keys: Sequence[Any]) -> None:
+        if current.get_multi(keys) == [None]:
+            raise OwnError
+
+    return SharedBody(run, reads=lambda draw: [key], rows=frozenset("late"))
+
+
+def walk_late(fault: str) -> None:
+    search = Search([Process("late", come_late)], lambda clients, message: None, fault=fault)
+    for reached in search.ends():
+        [call] = reached.answers.values()
+        if call.what == "returned":
+            first, _, late = call.arguments[0]
+            assert (first, late) != ("counted", "OwnError"), search.story(reached)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_who_comes_after_the_begin_finds_what_it_has_written_before(fault: str) -> None:
+    """M9: a caller learns nothing of a transaction that began before its call."""
+    with mock.patch.object(shared_transaction, "OpenTransaction", TransactionOfItsBegin):
+        walk_late(fault)
+
+
+def run_as_if_early(caller: _Caller[Any], *arguments: Any) -> None:
+    """Trust what a late caller has read."""
+    caller.is_late = False
+    _run(caller, *arguments)
+
+
+def test_without_that_it_misses_what_it_has_written() -> None:
+    """M9 fails where a late caller is trusted like the others."""
+    with (
+        mock.patch.object(shared_transaction, "OpenTransaction", TransactionOfItsBegin),
+        mock.patch.object(_Caller, "run", run_as_if_early),
+        pytest.raises(AssertionError),
+    ):
+        walk_late(NONE)
 
 
 @pytest.mark.parametrize(
