@@ -17,7 +17,7 @@ from google.cloud.datastore_v1.types import Entity, Mutation
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.bodies import PlainRow, transaction_of_context
+from rollforward.datastore.bodies import PlainRow
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import running_transaction
 
@@ -48,12 +48,12 @@ def put(entity: ndb.Model, converted: Any = None) -> None:
 
 
 def put_row(client: ndb.Client, row: PlainRow) -> None:
-    """Write a row that ndb does not make first, in the transaction that this code runs in.
-
-    Raises:
-        rollforward.datastore.transactions.NoTransactionError: it is in none.
-    """
-    _upsert(row.protobuf(client), transaction_of_context())
+    """Write a row of a kind without hooks of its own, without making ndb's entity of it."""
+    transaction_id = get_context().transaction
+    if transaction_id is None:
+        row.entity().put()
+    else:
+        _upsert(row.protobuf(client), transaction_id)
 
 
 def _upsert(converted: Any, transaction_id: bytes) -> None:

@@ -54,7 +54,8 @@ def memory() -> Iterator[None]:
 
 def machine(ahead_s: float = 0.0) -> Any:
     now_utc = (NOON + datetime.timedelta(seconds=ahead_s)).replace(tzinfo=datetime.UTC)
-    return SimpleNamespace(clock=SimpleNamespace(now=lambda: now_utc), relay=Noting())
+    clock = SimpleNamespace(now=lambda: now_utc)
+    return SimpleNamespace(clock=clock, relay=Noting(), datastore=None)
 
 
 def outgoing() -> _Outbound:
