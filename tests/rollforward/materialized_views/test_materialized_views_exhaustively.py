@@ -66,6 +66,7 @@ def clients(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Epochs, "_new", lambda self, clients, slot: EPOCH)
     with offline():
         yield SimpleNamespace(
+            datastore=None,
             clock=StandingClock(),
             random=random.Random(1),
             cache=NoCache(),
