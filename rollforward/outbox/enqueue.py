@@ -178,7 +178,7 @@ class _Outbound:
         if is_distant(self.clients, message.at):
             put_distant(message, row)
             return row
-        if is_gathered and tag is not None and message.at is None:
+        if is_gathered and message.at is None:
             current.put_row(self.clients.datastore, plain_row_of(row, message, tag))
             return row
         entity = row_of(row, message, tag)

@@ -98,7 +98,7 @@ def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
     return new_entity(OutboxTask, outbox_key(row), **_values_of(message, tag), at=at)
 
 
-def plain_row_of(row: str, message: Message, tag: str) -> PlainRow:
+def plain_row_of(row: str, message: Message, tag: str | None) -> PlainRow:
     """Return the same row of a message that is due now, for a writer that does not relay it."""
     return PlainRow(OutboxTask, row, {**_values_of(message, tag), "at": None})
 

@@ -221,16 +221,14 @@ class _Caller(Generic[T]):
                 self.transaction.before_commit()
         except Exception as error:
             opened.discard()
-            if self.is_late:
-                self.defer()
-                return
             self.mutations = None
-            self.fail(error, handled)
-            self.is_alone = True
+            if not self.is_late:
+                self.fail(error, handled)
+                self.is_alone = True
         else:
             self.mutations += mutations
-            if self.is_late and not self.mutations:
-                self.defer()
+        if self.is_late and not self.mutations:
+            self.defer()
 
     def fail(self, error: Exception, handled: BaseException | None) -> None:
         """Note the error of an attempt: its caller tries again only after one of the service."""
