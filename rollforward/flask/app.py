@@ -21,7 +21,7 @@ from rollforward.flask import costs, errors, live, recovery, spans
 from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.context import Wiring
 from rollforward.flask.endpoints import cron, delivery_log, health, metrics, runs, tasks
-from rollforward.flask.guards import fields, security
+from rollforward.flask.guards import csrf, fields, security
 from rollforward.flask.opening import KEY, Opening, in_context
 from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
@@ -37,9 +37,6 @@ from rollforward.tracing import CallSpans
 
 log = logging.getLogger(__name__)
 
-# An upload of 10 MiB in a form, and a little.
-MAX_REQUEST_BYTES = 11 * 1024 * 1024
-MAX_FORM_BYTES = 512 * 1024
 # How long a deployed app waits before it asks Cloud Tasks for its queues. The library takes a
 # while to load, and the first visitors' requests come first.
 QUEUES_CHECKED_AFTER_S = 5.0
@@ -58,6 +55,7 @@ def serve(
     *parts: object,
     services: Mapping[type, object] | None = None,
     console: Mounted | None = None,
+    guards_pages: bool = True,
 ) -> Flask:
     """Make a Flask app work as the environment describes it, and return it.
 
@@ -69,6 +67,8 @@ def serve(
         services: The app's own, by type: `clients.service(Mailer)` returns them in a task.
         console: `rf.Console(access=...)` for the app's operators; None: one on the local platform,
             and none where the app is deployed.
+        guards_pages: Also the app's own pages get our CSRF check, limits of fields, headers, error
+            pages and cookies. False, for an app that has its own: only the library's endpoints.
 
     Raises:
         TypeError: there is no Flask app, no pattern takes a part, or two parts exclude each other.
@@ -81,7 +81,7 @@ def serve(
     registry = parts[0] if len(parts) == 1 and isinstance(parts[0], Registry) else Registry(*parts)
 
     def mount_on(settings: Settings, clients: Clients) -> Wiring:
-        mount(app, settings, clients, registry, console=console)
+        mount(app, settings, clients, registry, console=console, guards_pages=guards_pages)
         return app.extensions["wiring"]  # type: ignore[no-any-return]
 
     mounted: list[Wiring] = []
@@ -162,14 +162,20 @@ def mount(
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
     console: Mounted | None = None,
+    guards_pages: bool = True,
 ) -> None:
     """Configure an app, and mount tasks, cron, health, metrics, runs, live updates and APIs.
 
     Args:
         error_page, api_prefix: As of `configure`.
-        console: As of `serve`.
+        console, guards_pages: As of `serve`.
     """
-    configure(app, settings, clients, registry, error_page=error_page, api_prefix=api_prefix)
+    configure(
+        *(app, settings, clients, registry),
+        error_page=error_page,
+        api_prefix=api_prefix,
+        guards_pages=guards_pages,
+    )
     for endpoints in (tasks, cron, metrics, runs):
         app.register_blueprint(endpoints.bp)
     for services in (health, live, pull_queues, streams):
@@ -178,6 +184,9 @@ def mount(
         console = _local_console()
     if console is not None:
         console.register(app)
+    csrf.exempt_machines(app)
+    if not guards_pages:
+        errors.register_on_own_endpoints(app)
 
 
 def _local_console() -> Mounted:
@@ -194,6 +203,7 @@ def configure(
     *,
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
+    guards_pages: bool = True,
 ) -> None:
     """Wire an app to its clients and guard all its requests; its endpoints are mounted after it.
 
@@ -201,7 +211,23 @@ def configure(
         error_page: Shows a person a status and a sentence.
         api_prefix: Prefix of paths that take JSON from programs, without cookies. Requests below it
             need no CSRF token, and their errors are problem details.
+        guards_pages: As of `serve`.
     """
+    if guards_pages:
+        _configure_pages(app, settings)
+        errors.register(app, error_page)
+    elif app.config["SECRET_KEY"] is None:
+        app.config["SECRET_KEY"] = settings.secret_keys[0]
+    app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
+    if settings.reports_folder:
+        costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
+    spans.register(app)
+    security.register(app, settings, guards_pages=guards_pages)
+    if KEY not in app.extensions:  # Otherwise its opening does this.
+        app.wsgi_app = in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
+
+
+def _configure_pages(app: Flask, settings: Settings) -> None:
     app.config.update(
         SECRET_KEY=settings.secret_keys[0],
         SECRET_KEY_FALLBACKS=list(settings.secret_keys[1:]),
@@ -209,18 +235,10 @@ def configure(
         SESSION_COOKIE_SECURE=not settings.is_local,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Lax",
-        MAX_CONTENT_LENGTH=MAX_REQUEST_BYTES,
-        MAX_FORM_MEMORY_SIZE=MAX_FORM_BYTES,
+        MAX_CONTENT_LENGTH=fields.MAX_REQUEST_BYTES,
+        MAX_FORM_MEMORY_SIZE=fields.MAX_FORM_BYTES,
         MAX_FORM_PARTS=fields.MAX_FIELDS,
     )
-    app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
-    if settings.reports_folder:
-        costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
-    spans.register(app)
-    security.register(app, settings)
-    errors.register(app, error_page)
-    if KEY not in app.extensions:  # Otherwise its opening does this.
-        app.wsgi_app = in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
 
 
 def start(settings: Settings, clients: Clients, registry: Registry) -> None:

@@ -19,6 +19,8 @@ MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)
 # An app may have routes of its own under the same prefixes.
 API_BLUEPRINTS = ("rollforward_pull_queues", "rollforward_streams")
+# Of all blueprints of the library.
+BLUEPRINT_PREFIX = "rollforward_"
 # The console's; rollforward/console mounts them, if the app asks for one.
 CONSOLE, CONSOLE_API = "rollforward_console", "rollforward_console_api"
 MACHINE_BLUEPRINTS = (
@@ -89,6 +91,11 @@ def is_machine_path() -> bool:
     if request.url_rule is not None:
         return request.blueprint in MACHINE_BLUEPRINTS
     return request.path.startswith(MACHINE_PREFIXES) or request.path in MACHINE_PATHS
+
+
+def is_own_endpoint() -> bool:
+    """Return whether an endpoint of the library is asked, and not a page of the app."""
+    return (request.blueprint or "").startswith(BLUEPRINT_PREFIX)
 
 
 def is_api_path() -> bool:

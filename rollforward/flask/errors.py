@@ -9,15 +9,21 @@ import logging
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from flask import Flask, Response
+from flask import Flask, Response, current_app
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, TooManyRequests
 
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.api.problems import problem
-from rollforward.flask.context import is_api_path, is_machine_path, settings
+from rollforward.flask.context import (
+    BLUEPRINT_PREFIX,
+    is_api_path,
+    is_machine_path,
+    settings,
+)
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import Unavailable
 
@@ -36,6 +42,20 @@ def plain_page(status: int, message: str) -> ResponseReturnValue:
 
 def register(app: Flask, page: ErrorPage = plain_page) -> None:
     """Map every error: a status for machines, a problem for programs, a page for people."""
+    for kind, handler in _handlers(page).items():
+        app.register_error_handler(kind, handler)
+
+
+def register_on_own_endpoints(app: Flask) -> None:
+    """Map the errors of the library's endpoints, and leave those of the app's pages to it."""
+    for kind, handler in _handlers(plain_page).items():
+        for name in app.blueprints:
+            if name.startswith(BLUEPRINT_PREFIX):
+                # A blueprint may be on many apps, and takes no handler after the first.
+                app.error_handler_spec[name][None][kind] = handler
+
+
+def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], ResponseReturnValue]]:
     # In a worker it is loaded already; who only imports this module need not wait for it.
     from gunicorn.http.errors import NoMoreData, ParseException
 
@@ -47,7 +67,7 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
         return page(status, message)
 
     def http_error(error: HTTPException) -> ResponseReturnValue:
-        response = app.make_response(shown(error.code or 500, error.description or ""))
+        response = current_app.make_response(shown(error.code or 500, error.description or ""))
         if isinstance(error, TooManyRequests) and error.retry_after is not None:
             response.headers["Retry-After"] = str(error.retry_after)
         if isinstance(error, MethodNotAllowed):
@@ -71,12 +91,14 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
             return shown(500, _for_its_developer(error))
         return shown(500, "Something went wrong on our side. It was written to the log.")
 
-    app.register_error_handler(HTTPException, http_error)
-    for kind in (ParseException, NoMoreData):  # Chunks are taken apart when the body is read.
-        app.register_error_handler(kind, handle_bad_request)
-    for kind in (OutcomeUnknownError, Unavailable, *TRANSIENT):
-        app.register_error_handler(kind, conflict if kind is rpc_errors.Aborted else unavailable)
-    app.register_error_handler(Exception, unknown)
+    return {
+        HTTPException: http_error,
+        # Chunks are taken apart when the body is read.
+        **dict.fromkeys((ParseException, NoMoreData), handle_bad_request),
+        **dict.fromkeys((OutcomeUnknownError, Unavailable, *TRANSIENT), unavailable),
+        rpc_errors.Aborted: conflict,
+        Exception: unknown,
+    }
 
 
 def _for_its_developer(error: Exception) -> str:

@@ -21,6 +21,12 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients
 
 KEY = "rollforward"
+# What ndb says, and what an app does that has opened its own contexts before.
+TWO_CONTEXTS = "Context is already created for this thread."
+ONE_CONTEXT = (
+    "rf.serve opens an ndb context around each request: remove the app's own, such as a WSGI "
+    "middleware with `client.context()`."
+)
 
 
 class Opening:
@@ -97,4 +103,12 @@ def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]
             response: Iterable[bytes] = wsgi_app(environ, start_response)
             return response
 
-    return spans.in_span(with_context)
+    def with_advice(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+        try:
+            return with_context(environ, start_response)
+        except RuntimeError as error:
+            if str(error) == TWO_CONTEXTS:
+                error.add_note(ONE_CONTEXT)
+            raise
+
+    return spans.in_span(with_advice)

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Flask, abort
+from flask import Flask, abort, current_app
 
+from rollforward.flask.context import (
+    API_BLUEPRINTS,
+    CONSOLE_API,
+    MACHINE_BLUEPRINTS,
+    is_own_endpoint,
+)
+
+# Where Flask-WTF keeps the CSRFProtect of an app.
+EXTENSION = "csrf"
 # As Flask-WTF has them, where the app has not set its own.
 DEFAULTS: dict[str, Any] = {
     "WTF_CSRF_ENABLED": True,
@@ -25,7 +34,7 @@ def register(app: Flask) -> None:
     """Give templates `csrf_token()`."""
     for name, value in DEFAULTS.items():
         app.config.setdefault(name, value)
-    app.jinja_env.globals["csrf_token"] = token
+    app.jinja_env.globals.setdefault("csrf_token", token)
 
 
 def token() -> str:
@@ -35,8 +44,21 @@ def token() -> str:
     return str(generate_csrf())
 
 
+def exempt_machines(app: Flask) -> None:
+    """Let an app's own CSRFProtect pass deliveries, sweeps and APIs, which prove their callers."""
+    if (own := app.extensions.get(EXTENSION)) is not None:
+        for name in (*MACHINE_BLUEPRINTS, *API_BLUEPRINTS, CONSOLE_API):
+            if name in app.blueprints:
+                own.exempt(app.blueprints[name])
+
+
 def protect() -> None:
-    """Refuse a changing request whose form does not bring our token."""
+    """Refuse a changing request whose form does not bring our token.
+
+    An app with a CSRFProtect of its own checks its pages itself, and knows which it has exempted.
+    """
+    if EXTENSION in current_app.extensions and not is_own_endpoint():
+        return
     from flask_wtf.csrf import CSRFError, CSRFProtect
 
     try:

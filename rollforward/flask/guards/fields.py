@@ -20,6 +20,9 @@ from flask import abort, current_app, request
 
 V = TypeVar("V", bound=Callable[..., Any])
 
+# An upload of 10 MiB in a form, and a little.
+MAX_REQUEST_BYTES = 11 * 1024 * 1024
+MAX_FORM_BYTES = 512 * 1024
 MAX_CHARS = 200
 MAX_FIELDS = 50
 MAX_FILE_NAME_CHARS = 255
@@ -42,6 +45,13 @@ def limits_of(view: Callable[..., Any] | None) -> Mapping[str, int]:
     """Return the limits that a route declares."""
     declared: Mapping[str, int] = getattr(view, "limits", {})
     return declared
+
+
+def bound_body() -> None:
+    """Bound this request's body where the app bounds none, or others."""
+    request.max_content_length = MAX_REQUEST_BYTES
+    request.max_form_memory_size = MAX_FORM_BYTES
+    request.max_form_parts = MAX_FIELDS
 
 
 def check_head() -> None:

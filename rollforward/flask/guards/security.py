@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, request
 from werkzeug.sansio.utils import host_is_trusted
 
-from rollforward.flask.context import is_api_path, is_machine_path
+from rollforward.flask.context import is_api_path, is_machine_path, is_own_endpoint
 from rollforward.flask.guards import csrf, fields
 from rollforward.flask.settings import Settings
 
@@ -28,9 +28,16 @@ CONTENT_SECURITY_POLICY = "; ".join(
 )
 
 
-def register(app: Flask, settings: Settings) -> None:
-    """Guard each request of the app and dress each answer."""
+def register(app: Flask, settings: Settings, *, guards_pages: bool = True) -> None:
+    """Guard each request of the app and dress each answer.
+
+    Args:
+        guards_pages: False: only those of the library's endpoints.
+    """
     csrf.register(app)
+
+    def is_guarded() -> bool:
+        return guards_pages or is_own_endpoint()
 
     @app.before_request
     def check_host() -> Response | None:
@@ -38,21 +45,27 @@ def register(app: Flask, settings: Settings) -> None:
 
         Deployed, the front end knows the names of the app.
         """
-        if not settings.is_local or host_is_trusted(request.host, LOCAL_HOSTS):
+        is_named = not settings.is_local or host_is_trusted(request.host, LOCAL_HOSTS)
+        if is_named or not is_guarded():
             return None
         message = f"This app answers to {' and '.join(LOCAL_HOSTS)} only.\n"
         return Response(message, 400, content_type="text/plain")
 
-    app.before_request(fields.check_head)
+    @app.before_request
+    def check_size() -> None:
+        if not guards_pages and is_own_endpoint():  # Otherwise the app's configuration does.
+            fields.bound_body()
+        if is_guarded():
+            fields.check_head()
 
     @app.before_request
     def check_origin() -> None:
         """A changing request of a page needs our token, and must not come from elsewhere."""
-        if request.method in SAFE_METHODS or is_machine_path():
+        if request.method in SAFE_METHODS or is_machine_path() or not is_guarded():
             return
         if request.mimetype != "multipart/form-data":
             # A form's bound that holds for parts alone: other forms are taken apart at once.
-            request.max_content_length = app.config["MAX_FORM_MEMORY_SIZE"]
+            request.max_content_length = fields.MAX_FORM_BYTES
         if _is_from_elsewhere():
             abort(403, "This form was sent from another site.")
         if is_api_path():
@@ -63,6 +76,8 @@ def register(app: Flask, settings: Settings) -> None:
     @app.after_request
     def add_security_headers(response: Response) -> Response:
         headers = response.headers
+        if not is_guarded():
+            return response
         headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
         headers["X-Content-Type-Options"] = "nosniff"
         headers["Referrer-Policy"] = "same-origin"

@@ -1,0 +1,143 @@
+"""An app that exists already, with pages, checks and settings of its own, takes the library in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask, request
+from flask_wtf import CSRFProtect
+
+import rollforward as rf
+from rollforward.flask.endpoints import delivery_log
+from rollforward.flask.guards import fields
+from rollforward.runtime.process.current import current_clients
+from rollforward.telemetry import logs
+from tests.infra.documents import LOCAL_ENVIRONMENT
+
+pytestmark = pytest.mark.fast
+
+
+@rf.task
+def ship(order: str) -> None:
+    """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of one, where nobody listens; logging stays as it was."""
+    monkeypatch.setattr(delivery_log, "install", lambda: None)
+    monkeypatch.setattr(logs, "install", lambda *args: None)
+    for name, value in LOCAL_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+def old_app() -> Flask:
+    """A shop with a form, an error page, a cookie's name and a key of its own."""
+    app = Flask("old_shop")
+    app.config.update(SECRET_KEY="its own", SESSION_COOKIE_NAME="shop", MAX_CONTENT_LENGTH=123_456)
+
+    @app.get("/")
+    def home() -> str:
+        return "the shop"
+
+    @app.post("/buy")
+    def buy() -> str:
+        return str(len(request.form["note"]))
+
+    @app.post("/tasks/mail")
+    def mail() -> str:
+        return "an old handler of a queue"
+
+    @app.get("/broken")
+    def broken() -> str:
+        raise KeyError("broken")
+
+    app.register_error_handler(Exception, lambda error: ("the shop's own page", 500))
+    return app
+
+
+def test_the_pages_of_an_app_that_guards_them_itself_stay_as_they_are() -> None:
+    """No header, form, error page, cookie or limit of the app changes; our endpoints are guarded.
+
+    With our guards its scripts, long texts, webhooks and old task handlers would be refused.
+    """
+    app = rf.serve(old_app(), ship, guards_pages=False)
+    visitor = app.test_client()
+
+    home = visitor.get("/", base_url="http://shop.test")
+    assert (home.status_code, "Content-Security-Policy" in home.headers) == (200, False)
+    assert "Cache-Control" not in home.headers
+    assert visitor.post("/buy", data={"note": "x" * (fields.MAX_CHARS + 1)}).text == "201"
+    assert visitor.post("/tasks/mail", json={}).status_code == 200
+    assert visitor.get("/broken").text == "the shop's own page"
+    kept = {name: app.config[name] for name in ("SECRET_KEY", "SESSION_COOKIE_NAME")}
+    assert kept == {"SECRET_KEY": "its own", "SESSION_COOKIE_NAME": "shop"}
+    assert app.config["MAX_CONTENT_LENGTH"] == 123_456
+
+
+def test_the_endpoints_of_the_library_are_guarded_in_such_an_app() -> None:
+    """S1, S2, S19: strangers are refused, a form of the console needs a token, errors are ours."""
+    visitor = rf.serve(old_app(), ship, guards_pages=False).test_client()
+
+    refused = visitor.post("/tasks/ship", json={"order": "o1"})
+    assert (refused.status_code, refused.text) == (403, "")
+    assert "Content-Security-Policy" in refused.headers
+    assert visitor.get("/cron/sweep").status_code == 403
+    form = visitor.post("/rollforward/dead/change", data={"target": "1:delete"})
+    assert (form.status_code, "CSRF" in form.text) == (403, True)
+    elsewhere = {"Origin": "https://elsewhere.test"}
+    assert "another site" in visitor.post("/rollforward/dead/change", headers=elsewhere).text
+    assert visitor.get("/rollforward/", base_url="http://shop.test").status_code == 400
+    long = visitor.get("/rollforward/runs?" + "&".join(["a=1"] * (fields.MAX_FIELDS + 1)))
+    assert (long.status_code, "at most 50 fields" in long.text) == (413, True)
+
+
+def test_an_app_without_a_key_signs_with_that_of_the_settings() -> None:
+    """The console's forms need one, whoever guards the pages."""
+    app = rf.serve(Flask("old_shop"), ship, guards_pages=False)
+    app.test_client().get("/health/live")
+
+    assert app.config["SECRET_KEY"] == LOCAL_ENVIRONMENT["SECRET_KEY"]
+
+
+@pytest.mark.parametrize("guards_pages", [True, False])
+def test_an_own_csrf_check_lets_the_queue_pass_and_decides_about_pages(guards_pages: bool) -> None:
+    """S19: the app's CSRFProtect checks its forms; before, it refused each delivery with 400.
+
+    A stranger's delivery comes as far as our check of callers, which answers 403.
+    """
+    app = old_app()
+    own = CSRFProtect(app)
+
+    @app.post("/webhooks/pay")
+    @own.exempt
+    def pay() -> Any:
+        return request.get_json()
+
+    visitor = rf.serve(app, ship, guards_pages=guards_pages).test_client()
+
+    assert visitor.post("/webhooks/pay", json={"paid": 1}).json == {"paid": 1}
+    assert visitor.post("/buy", data={"note": "x"}).status_code in (400, 500)
+    for path in ("/tasks/ship", "/control/runs/batches/books/b1/retry"):
+        refused = visitor.post(path, json={})
+        assert (refused.status_code, refused.text) == (403, "")
+
+
+def test_a_second_context_of_ndb_says_what_to_remove() -> None:
+    """An app that opens one around each request, as ndb's manual shows, fails at every page."""
+    app = Flask("old_shop")
+    app.get("/")(lambda: "the shop")
+    inner = app.wsgi_app
+
+    def in_own_context(environ: Any, start_response: Any) -> Any:
+        with current_clients().context():
+            return inner(environ, start_response)
+
+    app.wsgi_app = in_own_context  # type: ignore[method-assign]
+    rf.serve(app, ship)
+
+    with pytest.raises(RuntimeError) as raised:
+        app.test_client().get("/")
+
+    assert "remove the app's own" in raised.value.__notes__[0]
