@@ -52,7 +52,7 @@ def register(app: Flask, settings: Settings, *, guards_pages: bool = True) -> No
         return Response(message, 400, content_type="text/plain")
 
     @app.before_request
-    def check_size() -> None:
+    def check_head() -> None:
         if not guards_pages and is_own_endpoint():  # Otherwise the app's configuration does.
             fields.bound_body()
         if is_guarded():
