@@ -51,6 +51,16 @@ class ViewDefinitions:
         views = [f"the view {name}" for name in self.views]
         return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in kinds)]
 
+    def check_declared(self, view: type[View]) -> None:
+        """Check that a view is of this group: the catalog knows the tables of no other.
+
+        Raises:
+            LookupError: another group declares the view.
+        """
+        if view.name not in self.views:
+            hint = "ask the group that declares it"
+            raise LookupError(f"the group {self.group} has no view {view.name}: {hint}")
+
     def downstream_of(self, view: type[View]) -> list[type[View]]:
         """Return the views whose sources are the rows of a view."""
         return [candidate for candidate in self.views.values() if candidate.source is view]

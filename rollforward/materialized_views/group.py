@@ -87,15 +87,21 @@ class ViewGroup(ViewReader):
 
         Raises:
             BadContributionError: a view cannot take a source; nothing was saved.
+            TypeError: one of them is no entity.
         """
+        _check_all(sources, ndb.Model, "save takes entities")
         for source in sources:
             if source.key is None or source.key.id() is None:
-                parent = source.key.parent() if source.key is not None else None
-                source.key = ndb.Key(source._get_kind(), clients.new_id(), parent=parent)
+                source.key = _new_key(source, clients.new_id())
         return self._transact(clients, [(source.key, source) for source in sources])
 
     def delete(self, clients: Clients, *keys: Any) -> ConsistencyToken:
-        """Delete sources with everything that follows; return a token of the updates sent."""
+        """Delete sources with everything that follows; return a token of the updates sent.
+
+        Raises:
+            TypeError: one of them is no key.
+        """
+        _check_all(keys, ndb.Key, "delete takes keys")
         return self._transact(clients, [(key, None) for key in keys])
 
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> ConsistencyToken:
@@ -115,7 +121,9 @@ class ViewGroup(ViewReader):
 
         Raises:
             ValueError: a source has no key: chosen here, it would be another one in each try.
+            TypeError: one of them is no entity.
         """
+        _check_all(sources, ndb.Model, "save_in_transaction takes entities")
         if not all(source.key and source.key.id() for source in sources):
             raise ValueError("a source that is saved in a transaction must have a complete key")
         writes = [(source.key, source) for source in sources]
@@ -123,6 +131,7 @@ class ViewGroup(ViewReader):
 
     def delete_in_transaction(self, clients: Clients, *keys: Any) -> ConsistencyToken:
         """Do what `delete` does, in the transaction that this code runs in."""
+        _check_all(keys, ndb.Key, "delete_in_transaction takes keys")
         return self._internals.contributor.save(clients, [(key, None) for key in keys])
 
     # What the tasks do
@@ -141,6 +150,25 @@ class ViewGroup(ViewReader):
     def propagate(self, clients: Clients, args: Propagate) -> None:
         """Contribute a row to the views downstream of it; see Applier.propagate."""
         self._internals.applier.propagate(clients, args)
+
+
+def _new_key(source: ndb.Model, id_: str) -> Any:
+    """Return a key for a source without an id; parent and namespace stay."""
+    partial_key, kind = source.key, source._get_kind()
+    if partial_key is None:
+        return ndb.Key(kind, id_)
+    return ndb.Key(kind, id_, parent=partial_key.parent(), namespace=partial_key.namespace())
+
+
+def _check_all(values: Sequence[Any], kind: type[Any], rule: str) -> None:
+    """Check the arguments of a save or a deletion.
+
+    Raises:
+        TypeError: one of them is of another type; a list is none.
+    """
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{rule}, each as an argument of its own, got {value!r:.100}")
 
 
 def check_groups(groups: Sequence[ViewGroup]) -> None:

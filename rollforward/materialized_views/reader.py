@@ -54,6 +54,7 @@ class ViewReader:
         self, definitions: ViewDefinitions, catalogs: CatalogStore, transport: UpdateTransport
     ) -> None:
         self.views = definitions.views
+        self._definitions = definitions
         self._catalogs = catalogs
         self._transport = transport
 
@@ -248,7 +249,11 @@ class ViewReader:
 
         The table was read from before the look until after it: if it has been replaced meanwhile,
         the look may have met rows that are going, and another one is taken at the next table.
+
+        Raises:
+            LookupError: another group declares the view.
         """
+        self._definitions.check_declared(view)
         catalog = self.catalog()
         while True:
             table = catalog.live(view)
@@ -267,7 +272,12 @@ class ViewReader:
         """Wait for a token, at most until a time; return whether it is satisfied, for which table.
 
         That is the table of the view that was read as it was judged; None: it holds for any.
+
+        Raises:
+            LookupError: another group declares the view.
         """
+        if view is not None:
+            self._definitions.check_declared(view)
         frozen = [t for t in token.frozen_tables if view is None or view_name(t) == view.name]
         while True:
             pending = left_of(token.rows)

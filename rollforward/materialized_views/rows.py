@@ -90,6 +90,10 @@ def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, di
     Raises:
         BadContributionError: something in them cannot be stored, added up or ranked.
     """
+    are_rows = isinstance(contributions, Mapping)
+    if not (are_rows and all(isinstance(part, Mapping) for part in contributions.values())):
+        form = "contributions must be {row: {measure: value}}, and {} for a source in no row"
+        raise BadContributionError(f"{form}, got {contributions!r:.60}")
     if len(contributions) > MAX_ROWS:
         limit = f"a source must contribute to at most {MAX_ROWS} rows of a view"
         raise BadContributionError(f"{limit}, got {len(contributions)}")

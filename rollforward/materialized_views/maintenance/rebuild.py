@@ -120,6 +120,9 @@ class ViewMaintenance:
         """Begin to rebuild a view, unless that is going on; return the table being built.
 
         A cancelled deletion of an old table of the view goes on, too.
+
+        Raises:
+            LookupError: another group declares the view.
         """
         status = self.rebuilding(clients, view)
         given_up = status.table if status and status.has_stopped else None
@@ -129,7 +132,12 @@ class ViewMaintenance:
         return table
 
     def rebuilding(self, clients: Clients, view: type[View]) -> BuildStatus | None:
-        """Return how far the table is that is being built, None if none is."""
+        """Return how far the table is that is being built, None if none is.
+
+        Raises:
+            LookupError: another group declares the view.
+        """
+        self._definitions.check_declared(view)
         catalog = self._catalogs.read()
         table = catalog.building(view)
         if table is None:
@@ -150,7 +158,12 @@ class ViewMaintenance:
         )
 
     def tables_of(self, view: type[View]) -> TableSet:
-        """Return the tables of a view: read, being built, on their way out."""
+        """Return the tables of a view: read, being built, on their way out.
+
+        Raises:
+            LookupError: another group declares the view.
+        """
+        self._definitions.check_declared(view)
         return self._catalogs.read().entry(view)
 
     def retire(self, clients: Clients, view: str) -> None:
@@ -175,7 +188,11 @@ class ViewMaintenance:
         _run_all(self._drops(clients, self._catalogs.read(), view))
 
     def verify(self, clients: Clients, view: type[View], verify_id: str) -> None:
-        """Begin to verify the table that is read, once for each verify_id."""
+        """Begin to verify the table that is read, once for each verify_id.
+
+        Raises:
+            LookupError: another group declares the view.
+        """
         self._verifier.verify(clients, view, verify_id)
 
     def verification(self, clients: Clients, view: type[View], verify_id: str) -> Verification:

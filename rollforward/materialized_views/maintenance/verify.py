@@ -130,6 +130,7 @@ class Verifier:
         )
 
     def _runs(self, view: type[View], verify_id: str) -> list[tuple[str, Walk]]:
+        self._definitions.check_declared(view)
         catalog = self._catalogs.read()
         table = catalog.live(view)
         walks = self._walks.of_table(catalog, view, table, spec=None)  # As this code would do it.

@@ -255,6 +255,25 @@ def test_sources_may_have_numbers_parents_and_no_key_at_all(here: World) -> None
     assert differences() == []
 
 
+@one_emulator
+def test_a_source_without_an_id_stays_in_its_namespace(here: World) -> None:
+    """A tenant's source that gets its id by the save is saved among the tenant's."""
+    school = ndb.Key("School", 7, namespace="tenant")
+    sources = [
+        Pupil(namespace="tenant", grade=1),
+        Pupil(parent=school, namespace="tenant", grade=1),
+        Pupil(key=ndb.Key(Pupil, None, namespace="tenant"), grade=1),
+    ]
+
+    SCHOOL.save(here.clients, *sources)
+    here.settle()
+
+    assert [source.key.namespace() for source in sources] == ["tenant"] * 3
+    assert ndb.get_multi([source.key for source in sources]) == sources
+    assert [source.key.parent() for source in sources] == [None, school, None]
+    assert counts(here) == {1: 3}
+
+
 def test_names_in_any_language_are_rows(here: World) -> None:
     """C1: in rows, measures, keys and ranks."""
     house = "Ґанок «é» 𐐷"
