@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from google.cloud import ndb
-from google.cloud.datastore_v1.types import Entity, RunQueryRequest
+from google.cloud.datastore_v1.types import Entity
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.commit import Commit
 from rollforward.datastore.lookup import lookup
-from rollforward.datastore.queries import run_queries, run_query
+from rollforward.datastore.queries import request_of_range, run_queries, run_query
 from rollforward.datastore.stub import key_of
 from rollforward.datastore.transactions import NoTransactionError
 
@@ -172,19 +172,9 @@ def _transaction() -> Any:
 def _query(client: ndb.Client, of: Range, *, keys_only: bool) -> Any:
     """Return a query as protobuf."""
     low, high = (key_of(client, of.kind, name) for name in (of.low, of.high))
-    request = RunQueryRequest.pb()(project_id=client.project, database_id=client.database or "")
-    request.partition_id.CopyFrom(low.partition_id)
-    query = request.query
-    query.kind.add(name=of.kind)
-    query.order.add().property.name = "__key__"
-    query.limit.value = of.limit
+    request = request_of_range(client, of.kind, "__key__", low, high, of.limit)
     if keys_only:
-        query.projection.add().property.name = "__key__"
-    query.filter.composite_filter.op = 1  # AND
-    for operator, key in ((4, low), (1, high)):  # At least; less than.
-        condition = query.filter.composite_filter.filters.add().property_filter
-        condition.property.name, condition.op = "__key__", operator
-        condition.value.key_value.CopyFrom(key)
+        request.query.projection.add().property.name = "__key__"
     if of.at is not None:
         request.read_options.read_time.CopyFrom(of.at)
     return request

@@ -31,19 +31,19 @@ def request_of_range(
     client: ndb.Client,
     kind: str,
     name: str,
-    low: str,
-    high: str,
+    low: Any,
+    high: Any,
     limit: int,
     *,
     is_reversed: bool = False,
 ) -> Any:
-    """Return the query for the entities of a kind by one of their properties, a text, in its order.
+    """Return the query for the entities of a kind by one of their properties, in its order.
 
     It is outside of any transaction.
 
     Args:
-        name: The property.
-        low: Its values from there on,
+        name: The property; "__key__" for the key.
+        low: Its values from there on: a text, or a key as protobuf,
         high: and before this one.
         limit: How many entities at most.
         is_reversed: In descending order.
@@ -63,7 +63,10 @@ def request_of_range(
     for operator, bound in ((_AT_LEAST, low), (_LESS, high)):
         condition = query.filter.composite_filter.filters.add().property_filter
         condition.property.name, condition.op = name, operator
-        condition.value.string_value = bound
+        if isinstance(bound, str):
+            condition.value.string_value = bound
+        else:
+            condition.value.key_value.CopyFrom(bound)
     return request
 
 
