@@ -87,8 +87,9 @@ def entities(
 
     Args:
         filters: Equality filters of ndb; with `by` they need an index of both properties.
-        by: An indexed time property that orders the entities. None: entities are read in order of
-            their keys, so a new entity is only read if its key is behind the last one.
+        by: An indexed time property that orders the entities; those without a time are not read.
+            None: entities are read in order of their keys, so a new entity is only read if its key
+            is behind the last one.
         settled: With `by`, the age at which an entity is read, if more may follow. Writers must
             commit within this time; an entity that is committed later is missed.
         grows: Whether more entities may follow; otherwise the stream ends with the last one,
@@ -148,7 +149,9 @@ def _after_time(
     """
     position, until = span
     settled, batch = query if until is None else query.filter(by <= until), list[Any]()
-    if position is not None:
+    if position is None:
+        settled = settled.filter(by >= datetime.min)  # noqa: DTZ901  None is before all times.
+    else:
         key, at = ndb.Key(urlsafe=position[0].encode()), datetime.fromisoformat(position[1])
         batch = list(query.filter(by == at, kind._key > key).order(kind._key).fetch(limit))
         settled = settled.filter(by > at)

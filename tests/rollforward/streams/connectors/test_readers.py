@@ -135,6 +135,23 @@ def test_a_kind_that_grows_no_more_is_read_to_its_youngest_entity(services: Serv
     assert (first.is_over, last.is_over) == (False, True)
 
 
+def test_an_entity_without_a_time_is_no_record(services: Services) -> None:
+    """G1: they come first in the index, and a batch of them alone has no time to go on from."""
+    world = World(services)
+    read = entities(PulledOrder, order_record, by=PulledOrder.created)
+    start = naive_utc(world.clock.now())
+    with world.context():
+        for n in range(3):
+            PulledOrder(id=f"untimed{n}").put()
+        for n, year in enumerate((1, 1969, 2000)):
+            PulledOrder(id=f"timed{n}", created=start.replace(year=year)).put()
+        first = read(world.clients, None, 2)
+        last = read(world.clients, first.position, 2)
+
+    found = [value for value, _ in (*first.records, *last.records)]
+    assert found == ["timed0", "timed1", "timed2"]
+
+
 def pulled(world: World) -> dict[str, list[Any]]:
     with world.context():
         for stream in PULLS.sources:
