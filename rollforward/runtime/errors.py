@@ -1,6 +1,11 @@
-"""Errors that several patterns raise to their callers."""
+"""Errors that several patterns raise to their callers, and whose fault an error is."""
 
 from __future__ import annotations
+
+import errno
+
+from google.api_core import exceptions as rpc_errors
+from google.auth.exceptions import GoogleAuthError
 
 
 class BadItemError(ValueError):
@@ -16,3 +21,12 @@ class OutcomeUnknownError(Exception):
 
     With an idempotency key it is safe to repeat the call, and the item counts once.
     """
+
+
+def is_outage(error: Exception) -> bool:
+    """Return whether a service or the machine is at fault, and not the data."""
+    if isinstance(error, rpc_errors.InvalidArgument):  # An entity, or all of them, too large.
+        return False
+    if isinstance(error, OSError):  # `datetime.fromtimestamp` raises it for a time too far away.
+        return error.errno != errno.EOVERFLOW
+    return isinstance(error, (rpc_errors.GoogleAPIError, GoogleAuthError, MemoryError))

@@ -21,7 +21,6 @@ from operator import attrgetter
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
-from google.auth.exceptions import GoogleAuthError
 
 from rollforward.datastore.batched import batched
 from rollforward.datastore.versions import read_versions
@@ -38,6 +37,7 @@ from rollforward.outbox.relay import relay
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.errors import is_outage
 from rollforward.tasks.errors import Retry, Unavailable
 from rollforward.tracing import start_span
 
@@ -260,7 +260,7 @@ class _Fold:
         except (Retry, Unavailable):
             raise
         except Exception as error:
-            if _is_of_the_store(error):
+            if is_outage(error):
                 raise
             if part[0].row != part[-1].row:
                 log.info("%d updates of %s fail together: %s", len(part), self._table, error)
@@ -321,13 +321,6 @@ class _Part:
         self.waiting.append(more)
         self.rows, self.updates, self.bytes = rows, count, size
         return True
-
-
-def _is_of_the_store(error: Exception) -> bool:
-    """Return whether the store or the machine is at fault, and not the data of some update."""
-    if isinstance(error, rpc_errors.InvalidArgument):  # An entity, or all of them, too large.
-        return False
-    return isinstance(error, (rpc_errors.GoogleAPIError, GoogleAuthError, OSError, MemoryError))
 
 
 def _middle(part: Sequence[WaitingUpdates]) -> int:

@@ -17,7 +17,7 @@ from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.records import check_time, value_text
 from rollforward.streams.model.sink import Sink, SinkRecord
-from rollforward.streams.model.sources import PullSource
+from rollforward.streams.model.sources import PullSource, UnreadableItem
 
 
 class SourceFn(beam.DoFn):  # type: ignore[misc]
@@ -47,10 +47,18 @@ class ReadFn(beam.DoFn):  # type: ignore[misc]
         clients, is_over = self.clients(), False
         while not is_over:
             pulled = self.source.reader(partition)(clients, position, self.limit)
-            for value, at in pulled.records:
-                yield beam.window.TimestampedValue(value, stamp(at))
+            for record in pulled.records:
+                if isinstance(record, UnreadableItem):
+                    yield beam.pvalue.TaggedOutput(DEAD, self._dead_letter(record))
+                else:
+                    value, at = record
+                    yield beam.window.TimestampedValue(value, stamp(at))
             is_over = pulled.is_over or (not pulled.records and pulled.position == position)
             position = pulled.position
+
+    def _dead_letter(self, unreadable: UnreadableItem) -> dict[str, Any]:
+        record = KeyedRecord("", None, 0, self.source.stream, text=unreadable.item)
+        return dead_letter("", Failure("", record, f"no record: {unreadable.error}"))
 
 
 class KeyFn(beam.DoFn):  # type: ignore[misc]

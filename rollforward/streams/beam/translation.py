@@ -144,7 +144,10 @@ class _Translation:
                     for process in source.processes
                 ]
                 start = self.p | f"{stream}/start" >> beam.Create(places)
-                values = start | f"{stream}/read" >> beam.ParDo(ReadFn(source, clients))
+                fn = beam.ParDo(ReadFn(source, clients)).with_outputs(DEAD, main="main")
+                read = start | f"{stream}/read" >> fn
+                self.rows[DEAD].append(read[DEAD])
+                values = read["main"]
             floor = 0 if self.moved is None else self.moved.floor(stream)
             fn = beam.ParDo(SourceFn(stream, floor)).with_outputs(DEAD, main="main")
             checked = values | f"{stream}/check" >> fn

@@ -6,7 +6,9 @@
     PullSource("shops", rows_of(SHOPS, SalesByShop, shop_record))
 
 The function that each one takes converts an item to a record, (value, time), or to None to skip it.
-The position commits with the records, so each line, entity or row is read once.
+If it raises, the item becomes a dead letter, and the source continues; after an outage of a service
+that it asks, it is called again. The position commits with the records, so each line, entity or row
+is read once.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from rollforward.materialized_views import Row, View, ViewGroup, row_name
 from rollforward.materialized_views.rows import row_text
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.errors import is_outage
 from rollforward.streams.model.errors import BadRecordError
-from rollforward.streams.model.sources import Pulled, Reader
+from rollforward.streams.model.sources import Pulled, Reader, UnreadableItem
+from rollforward.tasks.errors import TaskError
 
 # Returns the content of a file from an offset on, in parts of any size.
 Content = Callable[[Clients, int], Iterable[bytes]]
-# Returns a record's value and time, or None to skip the item. An error stops the source.
+# Returns a record's value and time, or None to skip the item.
 ToRecord = Callable[[Any], tuple[Any, int] | None]
+_Records = list[tuple[Any, int] | UnreadableItem]
 
 MAX_LINE_BYTES = 200_000
 PART_BYTES = 65_536
@@ -63,13 +68,12 @@ def lines(content: Content, record: ToRecord, *, grows: bool = False) -> Reader:
     """
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
-        offset, records = position or 0, list[tuple[Any, int]]()
+        offset, records = position or 0, _Records()
         for number, line in enumerate(_split_lines(content(clients, offset))):
             if number == limit or (grows and not line.endswith(b"\n")):
                 return Pulled(records, offset)
             offset += len(line)
-            if (converted := record(line.rstrip(b"\r\n"))) is not None:
-                records.append(converted)
+            records += _converted(record, line.rstrip(b"\r\n"), _text_of)
         return Pulled(records, offset, is_over=not grows)
 
     return read
@@ -103,7 +107,9 @@ def entities(
         else:
             until = naive_utc(clients.clock.now()) - settled if grows else None
             batch = _after_time(kind, query, by, (position, until), limit)
-        records = [converted for entity in batch if (converted := record(entity)) is not None]
+        records = _Records()
+        for entity in batch:
+            records += _converted(record, entity, lambda entity: repr(entity.key))
         end = _position(batch[-1], by) if batch else position
         return Pulled(records, end, is_over=not grows and len(batch) < limit)
 
@@ -118,13 +124,31 @@ def rows_of(views: ViewGroup, view: type[View], record: Callable[[Row], Any]) ->
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
         rows = views.rows_after(view, None if position is None else row_name(position), limit)
-        records = [
-            converted for row in rows if row.count and (converted := record(row)) is not None
-        ]
+        records = _Records()
+        for row in rows:
+            if row.count:
+                records += _converted(record, row, lambda row: repr(row.name))
         end = row_text(rows[-1].name) if rows else position
         return Pulled(records, end, is_over=len(rows) < limit)
 
     return read
+
+
+def _converted(record: ToRecord, item: Any, describe: Callable[[Any], str]) -> _Records:
+    """Return the record of an item; none if it is skipped."""
+    try:
+        converted = record(item)
+    except TaskError:  # It says itself that it has to wait.
+        raise
+    except Exception as error:
+        if is_outage(error):
+            raise
+        return [UnreadableItem(describe(item), f"{type(error).__name__}: {error}")]
+    return [] if converted is None else [converted]
+
+
+def _text_of(line: bytes) -> str:
+    return line.decode(errors="backslashreplace")
 
 
 def _position(entity: Any, by: Any) -> list[str]:

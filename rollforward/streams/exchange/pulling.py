@@ -35,7 +35,7 @@ from rollforward.streams.model.records import (
     inbound_value,
     value_text,
 )
-from rollforward.streams.model.sources import Pulled, PullSource
+from rollforward.streams.model.sources import Pulled, PullSource, UnreadableItem
 from rollforward.streams.publications.log import read_log
 from rollforward.streams.publications.registration import register
 from rollforward.streams.publications.subscription import LoggedRecord, Subscription
@@ -306,6 +306,8 @@ def _logged_record(
 
 def _inbound_record(codecs: Codecs, stream: str, id_: str, record: Any) -> InboundRecord:
     """Return a record of a reader; an invalid one does not block others."""
+    if isinstance(record, UnreadableItem):
+        return invalid_record(id_, record.item, f"no record: {record.error}")
     try:
         value, time_ms = record
     except (TypeError, ValueError) as error:

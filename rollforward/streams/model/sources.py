@@ -68,11 +68,24 @@ def _check_names(stream: str, option: str, names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
+class UnreadableItem:
+    """An item of a source that is no record: a dead letter of each reader of the stream.
+
+    Attributes:
+        item: What to look for at the source, as text.
+        error: Why it is none.
+    """
+
+    item: str
+    error: str
+
+
+@dataclass(frozen=True)
 class Pulled:
     """Result of one read of a pull source.
 
     Attributes:
-        records: Values, each with its event time.
+        records: Values, each with its event time; or an `UnreadableItem`.
         position: The start of the next read: any JSON value. If it is unchanged and there is no
             record, the reader has caught up for now.
         watermark: Records before this time are no longer expected. None: the watermark follows the
@@ -80,7 +93,7 @@ class Pulled:
         is_over: The stream has ended.
     """
 
-    records: Sequence[tuple[Any, int]]
+    records: Sequence[tuple[Any, int] | UnreadableItem]
     position: Any
     watermark: int | None = None
     is_over: bool = False

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import ndb
 
 from rollforward.continuations.upload_entities import put_upload
 from rollforward.materialized_views import ViewMaintenance
 from rollforward.runtime import Clients, naive_utc
-from rollforward.streams import Computation, Context, Pipeline, PullSource, Record
+from rollforward.streams import Computation, Context, Pipeline, PullSource, Record, UnreadableItem
 from rollforward.streams.connectors.readers import entities, file, lines, rows_of, upload
 from rollforward.streams.model.errors import BadRecordError
+from rollforward.tasks.errors import Retry
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import PACE
 from tests.rollforward.streams.scenarios.sink_pipeline import VISITS, OutletVisit, VisitsByPath
@@ -150,6 +152,90 @@ def test_an_entity_without_a_time_is_no_record(services: Services) -> None:
 
     found = [value for value, _ in (*first.records, *last.records)]
     assert found == ["timed0", "timed1", "timed2"]
+
+
+def strict_number(item: Any) -> tuple[int, int]:
+    """Read a line, the name of an entity, or that of a row, as a number."""
+    match item:
+        case bytes():
+            return int(item), 1
+        case ndb.Model():
+            return int(item.key.id()), 1
+    return int(item.name), 1
+
+
+STRICT = Pipeline(
+    "strict-pulls",
+    Seen,
+    sources=[
+        PullSource("log", lines(upload("strict-log"), strict_number)),
+        PullSource("keys", entities(PulledOrder, strict_number, grows=False)),
+        PullSource("rows", rows_of(VISITS, VisitsByPath, strict_number)),
+    ],
+)
+
+
+@one_emulator
+def test_an_item_that_cannot_be_read_is_a_dead_letter_and_the_others_go_on(
+    services: Services,
+) -> None:
+    """G7: no input stops a source; who looks for the item finds its text, and why."""
+    world = World(services, streams=[STRICT], builds=[ViewMaintenance(VISITS)])
+    world.clients.process_state.get_or_create("streams config", lambda: PACE)
+    with world.context():
+        put_upload("strict-log", b"1\nnone\xff\n3\n", naive_utc(world.clock.now()))
+        orders = [PulledOrder(id=id_) for id_ in ("1", "x", "3")]
+        ndb.put_multi(orders)
+        for n, path in enumerate(("1", "/", "3")):
+            VISITS.save(world.clients, OutletVisit(id=f"s{n}", path=path, size=1))
+    world.settle()
+    with world.context():
+        for stream in ("log", "keys", "rows"):
+            STRICT.pull(world.clients, stream)
+    world.settle(patience_s=10)
+    with world.context():
+        state = STRICT.state(world.clients, "seen", "all")
+        letters = STRICT.dead_letters(world.clients)
+        unread = repr(orders[1].key)
+    assert state == {"log": [1, 3], "keys": [1, 3], "rows": [1, 3]}
+    found = {letter.stream: (letter.value, letter.error) for letter in letters}
+    refused = "no record: ValueError: invalid literal for int() with base 10: "
+    assert found == {
+        "log": ("none\\xff", refused + "b'none\\xff'"),
+        "keys": (unread, refused + "'x'"),
+        "rows": ("'/'", refused + "'/'"),
+    }
+
+
+@pytest.mark.parametrize("error", [ServiceUnavailable("down"), ConnectionError(), Retry("later")])
+def test_an_outage_costs_no_line(error: Exception, tmp_path: Path) -> None:
+    """G7: the source reads the line again."""
+    path = tmp_path / "log"
+    path.write_bytes(b"1\n2\n")
+    down = [error]
+
+    def ask(line: bytes) -> tuple[int, int]:
+        if line == b"2" and down:
+            raise down.pop()
+        return int(line), 1
+
+    read = lines(file(path), ask)
+    with pytest.raises(type(error)):
+        read(NOBODY, None, 10)
+    assert read(NOBODY, None, 10).records == [(1, 1), (2, 1)]
+
+
+def test_a_line_with_a_time_beyond_all_calendars_is_no_outage(tmp_path: Path) -> None:
+    """G7: Python raises OSError for it."""
+    path = tmp_path / "log"
+    path.write_bytes(b"1e17\n5\n")
+
+    def dated(line: bytes) -> tuple[str, int]:
+        return datetime.fromtimestamp(float(line), UTC).isoformat(), 5
+
+    unreadable, record = lines(file(path), dated)(NOBODY, None, 10).records
+    assert isinstance(unreadable, UnreadableItem)
+    assert (unreadable.item, record) == ("1e17", ("1970-01-01T00:00:05+00:00", 5))
 
 
 def pulled(world: World) -> dict[str, list[Any]]:
