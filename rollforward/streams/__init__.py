@@ -50,7 +50,7 @@ from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.records import FOREVER, Record, Timer
-from rollforward.streams.model.sources import Pulled, PullSource, PushSource, UnreadableItem
+from rollforward.streams.model.sources import Pulled, PullSource, PushSource
 from rollforward.streams.pipeline import Pipeline
 from rollforward.streams.pushes import PushedRecord
 from rollforward.streams.testing import StreamTest
@@ -68,5 +68,4 @@ __all__ = [
     "StreamError",
     "StreamTest",
     "Timer",
-    "UnreadableItem",
 ]

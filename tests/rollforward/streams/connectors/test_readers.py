@@ -14,9 +14,10 @@ from google.cloud import ndb
 from rollforward.continuations.upload_entities import put_upload
 from rollforward.materialized_views import ViewMaintenance
 from rollforward.runtime import Clients, naive_utc
-from rollforward.streams import Computation, Context, Pipeline, PullSource, Record, UnreadableItem
+from rollforward.streams import Computation, Context, Pipeline, PullSource, Record
 from rollforward.streams.connectors.readers import entities, file, lines, rows_of, upload
 from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.sources import UnreadableItem
 from rollforward.tasks.errors import Retry
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import PACE
