@@ -9,6 +9,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ from apache_beam.transforms.window import TimestampedValue  # noqa: E402
 from rollforward.streams import Pipeline, PullSource, StreamTest  # noqa: E402
 from rollforward.streams.beam import UntranslatableError, translate  # noqa: E402
 from rollforward.streams.beam.elements import milliseconds, stamp  # noqa: E402
-from rollforward.streams.model.sources import Pulled  # noqa: E402
+from rollforward.streams.model.sources import Pulled, UnreadableItem  # noqa: E402
 from tests.rollforward.streams.beam import pipelines  # noqa: E402
 
 MINUTE = pipelines.MINUTE
@@ -202,6 +203,12 @@ def _read(clients: Any, position: Any, limit: int) -> Pulled:
     return Pulled(values, at + 2, is_over=at == 4)
 
 
+def _read_with_a_bad_line(clients: Any, position: Any, limit: int) -> Pulled:
+    pulled = _read(clients, position, limit)
+    bad = [UnreadableItem("a line", "ValueError: no number")] if pulled.is_over else []
+    return replace(pulled, records=[*pulled.records, *bad])
+
+
 def _clients() -> Any:
     return {"key": "pulled"}
 
@@ -212,6 +219,21 @@ def test_a_pulled_source_is_read_to_its_end() -> None:
         outputs = translate(pipeline, p, {}, clients=_clients)
         expected = [{"k": "pulled", "n": n, "size": n} for n in range(6)]
         assert_that(outputs["seen"], equal_to(expected))
+
+
+def test_an_item_that_no_reader_can_convert_is_a_dead_letter() -> None:
+    source = PullSource("in", _read_with_a_bad_line)
+    with beam.Pipeline(runner=FnApiRunner()) as p:
+        outputs = translate(
+            Pipeline("judged", pipelines.OnTime, sources=[source]), p, {}, clients=_clients
+        )
+        letter = {
+            "computation": "", "key": "", "error": "no record: ValueError: no number",
+            "stream": "in", "value": "a line", "timestamp_ms": 0,
+        }  # fmt: skip
+        expected = [{"k": "pulled", "n": n, "size": n} for n in range(6)]
+        assert_that(outputs["seen"], equal_to(expected), label="records")
+        assert_that(outputs.dead, equal_to([letter]), label="dead letters")
 
 
 def test_a_refused_pipeline_adds_nothing_to_beams() -> None:
