@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import itertools
 import json
 import logging
@@ -245,11 +246,15 @@ def transact(
 
     Raises:
         NoContextError: this thread has no context of Datastore.
+        TypeError: the body is a generator or a coroutine, which a call would not run.
         google.api_core.exceptions.Aborted: every attempt lost its race, or was given up by the
             service; nothing was written.
         google.api_core.exceptions.GoogleAPICallError: the service's error. When its class is in
             OUTCOME_UNKNOWN, the body may have taken effect.
     """
+    if inspect.isgeneratorfunction(body) or inspect.iscoroutinefunction(body):
+        name = getattr(body, "__qualname__", repr(body))
+        raise TypeError(f"body must be a plain function, got {name}: called, it would not run")
     return run_attempts(
         partial(_attempt, body),
         attempts=attempts,

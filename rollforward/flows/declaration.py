@@ -18,9 +18,9 @@ from rollforward.flows.wakes import FlowArgs
 from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.declaration import Task, with_clients
+from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import TooLargeError
-from rollforward.tasks.parameters import Parameters, bound, form_of
+from rollforward.tasks.parameters import Parameters, bound, form_of, with_clients
 from rollforward.tasks.stored.names import MAX_BODY_BYTES
 
 P = ParamSpec("P")

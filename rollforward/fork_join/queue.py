@@ -46,7 +46,7 @@ from rollforward.fork_join.sweep import STALE_S, Drain, SweepResult
 from rollforward.fork_join.transactional import current_inserts
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import Timeout, naive_utc
 from rollforward.runtime.errors import BadItemError, OutcomeUnknownError
 from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.runtime.texts import has_unpaired_surrogate
@@ -340,9 +340,9 @@ class ForkJoin(Generic[I]):
 
     def wait(self, clients: Clients, accepted: Accepted, timeout_s: float) -> ItemStatus:
         """Wait until an item is folded, parked or deleted, at most `timeout_s` seconds."""
-        deadline = clients.clock.now() + datetime.timedelta(seconds=timeout_s)
+        timeout = Timeout.of(clients.clock, timeout_s)
         while (status := self.outcome(accepted)) == ItemStatus(is_folded=False):
-            if clients.clock.now() >= deadline:
+            if timeout.is_over:
                 break
             clients.clock.sleep(LOOK_AGAIN_S)
         return status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -40,7 +39,7 @@ from rollforward.materialized_views.updating.transport import (
 )
 from rollforward.materialized_views.view import View, kind_of
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import Timeout, naive_utc
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class ViewReader:
             prefix: Only rows whose names are tuples that begin with these parts.
             limit: Rows to return: of more, those whose stored names come first.
         """
-        deadline = clients.clock.now() + datetime.timedelta(seconds=timeout_s)
+        timeout = Timeout.of(clients.clock, timeout_s)
         kind, beginning = kind_of(view.source), prefix_text(prefix)
 
         def read_table(table: str) -> tuple[Any, Any]:
@@ -98,7 +97,7 @@ class ViewReader:
 
         while True:
             token = at_least or ConsistencyToken()
-            is_satisfied, table = self._wait_until(clients, token, deadline, view)
+            is_satisfied, table = self._wait_until(clients, token, timeout, view)
             catalog, (waiting, entities) = self._seen(view, read_table)
             if table in (None, catalog.live(view)):
                 break  # Else it was swapped in after the token was judged.
@@ -159,8 +158,8 @@ class ViewReader:
         Args:
             view: The one that will be read: that another one is frozen does not matter.
         """
-        deadline = clients.clock.now() + datetime.timedelta(seconds=timeout_s)
-        return self._wait_until(clients, token, deadline, view)[0]
+        timeout = Timeout.of(clients.clock, timeout_s)
+        return self._wait_until(clients, token, timeout, view)[0]
 
     def top(
         self, view: type[View], name: RowName, measure: str, limit: int = 1, *, lowest: bool = False
@@ -266,10 +265,10 @@ class ViewReader:
         self,
         clients: Clients,
         token: ConsistencyToken,
-        deadline: datetime.datetime,
+        timeout: Timeout,
         view: type[View] | None,
     ) -> tuple[bool, str | None]:
-        """Wait for a token, at most until a time; return whether it is satisfied, for which table.
+        """Wait for a token, at most for a time; return whether it is satisfied, for which table.
 
         That is the table of the view that was read as it was judged; None: it holds for any.
 
@@ -288,7 +287,7 @@ class ViewReader:
             is_satisfied = all(
                 tables.isdisjoint(catalog.required_tables(v)) for v in self.views.values()
             )
-            if is_satisfied or clients.clock.now() >= deadline:
+            if is_satisfied or timeout.is_over:
                 return is_satisfied, catalog.live(view) if view else None
             clients.clock.sleep(LOOK_AGAIN_S)
 

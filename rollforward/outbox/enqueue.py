@@ -14,7 +14,9 @@ from rollforward.outbox.relay import plain_row_of, row_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message, MessageLane
-from rollforward.tasks.declaration import Task, with_clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import BadArgumentsError
+from rollforward.tasks.parameters import with_clients
 from rollforward.tasks.stored.arguments import store_in_transaction
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, is_distant, put_distant
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_COMMITTED_BYTES
@@ -22,6 +24,7 @@ from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_COMMITTED_BYTES
 A = TypeVar("A")
 
 _HOOK = "outbox"
+_FORM = "enqueue takes a task and its arguments, as in rf.enqueue(ship, ship.bind('A1'))"
 
 
 @overload
@@ -86,7 +89,9 @@ def message_of(
     Raises:
         BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: as of `enqueue`.
     """
-    clients, (task, task_args) = with_clients(args, 2)
+    clients, (task, task_args) = with_clients(args, 2, _FORM)
+    if not isinstance(task, Task):
+        raise BadArgumentsError(f"{_FORM}, got {task!r:.100} as the task")
     task.check_registered(clients)
     due = task.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
     return clients, task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)

@@ -76,7 +76,8 @@ class MemcachedCache:
 
         Args:
             host: "host:port".
-            scope: Separates its keys from the keys of other apps on this server.
+            scope: Separates its keys from the keys of other apps, databases and namespaces on this
+                server.
             timeout_s: For connecting and for each answer.
             pool_size: More than the process has threads; an empty pool raises at once.
         """
@@ -195,7 +196,8 @@ def open_cache(host: str | None, *, scope: str = "", timeout_s: float = TIMEOUT_
     """Return the cache at "host:port", or one that never holds anything.
 
     Args:
-        scope: Separates its keys from the keys of other apps on this server.
+        scope: Separates its keys from the keys of other apps, databases and namespaces on this
+            server.
     """
     return MemcachedCache(host, scope=scope, timeout_s=timeout_s) if host else NoCache()
 

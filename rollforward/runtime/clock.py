@@ -35,6 +35,25 @@ class SystemClock:
 
 
 @dataclass(frozen=True)
+class Timeout:
+    """Some seconds from a time on, by a clock that may be put back: then they are over, too."""
+
+    clock: Clock
+    began: datetime.datetime
+    seconds: float
+
+    @classmethod
+    def of(cls, clock: Clock, seconds: float) -> Timeout:
+        """Return a time-out that begins now."""
+        return cls(clock, clock.now(), seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is to wait any longer."""
+        return not 0 <= (self.clock.now() - self.began).total_seconds() < self.seconds
+
+
+@dataclass(frozen=True)
 class TimeRange:
     """A time range: from a time on, and before another; None: no bound."""
 

@@ -13,7 +13,8 @@ from rollforward.schedules import cron as times
 from rollforward.schedules.cron import MISSED, Missed
 from rollforward.schedules.entities import row_key
 from rollforward.schedules.ticks import DeclaredSchedule, put_row
-from rollforward.tasks.declaration import task, with_clients
+from rollforward.tasks.declaration import task
+from rollforward.tasks.parameters import with_clients
 
 MAX_ID_BYTES = 500
 

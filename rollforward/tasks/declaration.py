@@ -20,7 +20,6 @@ from typing import (
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message, MessageLane
-from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.errors import (
     MAX_DELAY_S,
@@ -28,7 +27,7 @@ from rollforward.tasks.errors import (
     TooLargeError,
     UnknownTaskError,
 )
-from rollforward.tasks.parameters import Parameters, bound, form_of
+from rollforward.tasks.parameters import Parameters, bound, form_of, with_clients
 from rollforward.tasks.stored.arguments import with_large_arguments
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, create_distant, is_distant
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
@@ -139,7 +138,8 @@ class Task(Generic[A]):
             BadArgumentsError, TooLargeError, UnknownTaskError, UnknownQueueError, NoClientsError:
                 nothing was enqueued, and the text says what to do.
         """
-        clients, args = with_clients(args, None if issubclass(self.args, Parameters) else 1)
+        form = f"{self.path} takes one {self.args.__name__}"
+        clients, args = with_clients(args, None if issubclass(self.args, Parameters) else 1, form)
         is_bound = len(args) == 1 and isinstance(args[0], self.args)
         if issubclass(self.args, Parameters) and not is_bound:
             args, options = (bound(self.args, self.path, args, options),), {}
@@ -212,7 +212,7 @@ class Task(Generic[A]):
         In a lane they wait in their order, 400 per commit.
         """
         clients: Clients
-        clients, (many,) = with_clients(args, 1)
+        clients, (many,) = with_clients(args, 1, f"{self.path}: enqueue_many takes one list")
         self.check_registered(clients)
         due = self.due(clients, delay_s, None, max_s=MAX_AHEAD_S)
         unnamed = [None] * len(many)
@@ -348,19 +348,6 @@ def queue_of(tasks: object, path: str) -> str | None:
     """
     declared = tasks.get(path) if isinstance(tasks, Mapping) else None
     return declared.queue if isinstance(declared, Task) else None
-
-
-def with_clients(args: tuple[Any, ...], others: int | None = None) -> tuple[Any, tuple[Any, ...]]:
-    """Return the clients of a call, and its other arguments: the first one, or the current ones.
-
-    Args:
-        others: The number of the other arguments; None: any.
-
-    Raises:
-        NoClientsError: none were passed, and neither a request nor a task runs here.
-    """
-    is_passed = isinstance(args[0], Clients) if args and others is None else len(args) != others
-    return (args[0], args[1:]) if args and is_passed else (current_clients(), args)
 
 
 class _Declare(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, get_type_hints
 
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.errors import BadArgumentsError
 
 P = ParamSpec("P")
@@ -50,6 +51,34 @@ def bound(
     except TypeError as error:
         raise BadArgumentsError(f"{owner}: {error}") from error
     return kind(**call.arguments)
+
+
+def with_clients(
+    args: tuple[Any, ...], count: int | None = None, form: str = ""
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the clients of a call, and its other arguments: the first one, or the current ones.
+
+    Args:
+        count: The number of the other arguments; None: any.
+        form: The beginning of the error if the number is another one.
+
+    Raises:
+        BadArgumentsError: the number of arguments is another one.
+        NoClientsError: none were passed, and neither a request nor a task runs here.
+    """
+    is_passed = len(args) != count and bool(args) and _are_clients(args[0], count)
+    if count is not None and len(args) != count + is_passed:
+        hint = "behind the clients if those are passed"
+        raise BadArgumentsError(f"{form}, {hint}, got {args!r:.200}")
+    return (args[0], args[1:]) if is_passed else (current_clients(), args)
+
+
+def _are_clients(value: Any, count: int | None) -> bool:
+    """Return whether the first of a call's arguments may be its clients.
+
+    By their count they need not be of the class: a search has clients of its own.
+    """
+    return isinstance(value, Clients) or (count is not None and hasattr(value, "process_state"))
 
 
 def form_of(

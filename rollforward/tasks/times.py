@@ -39,10 +39,14 @@ def due_at(
     """Return when a task is due: None for now, or an aware time, at most `max_s` ahead.
 
     Raises:
-        BadArgumentsError: it is due later, or at no time.
+        BadArgumentsError: it is due later, at no time, or at two.
     """
-    if math.isnan(delay_s):
-        raise BadArgumentsError(f"delay_s must be a number of seconds, got {delay_s}")
+    if not isinstance(delay_s, (int, float)) or math.isnan(delay_s):
+        raise BadArgumentsError(f"delay_s must be a number of seconds, got {delay_s!r:.60}")
+    if at is not None and not isinstance(at, datetime.datetime):
+        raise BadArgumentsError(f"at must be an aware time, got {at!r:.60}")
+    if at is not None and delay_s:
+        raise BadArgumentsError(f"give delay_s or at, not both, got {delay_s} and {at}")
     if at is None and delay_s <= 0:
         return None
     latest = now_utc + datetime.timedelta(seconds=max_s)

@@ -19,8 +19,9 @@ from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, time
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.declaration import Task, with_clients
+from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import TooLargeError
+from rollforward.tasks.parameters import with_clients
 from rollforward.tasks.stored.names import MAX_BODY_BYTES
 from rollforward.tasks.times import check_max_attempts
 from rollforward.tracing import trace_headers
@@ -109,7 +110,7 @@ class Gathered(Lane, Generic[A]):
             BadLaneError, BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError:
                 nothing was added, and the text says what to do.
         """
-        clients, (key, value) = with_clients(args, 2)
+        clients, (key, value) = with_clients(args, 2, f"{self.path} takes a key and arguments")
         self.task.check_registered(clients)
         lane_id = super().__call__(key).id
         message = self._message(value)

@@ -36,7 +36,7 @@ from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
 from rollforward.outbox.relay import relay
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import Timeout, naive_utc
 from rollforward.runtime.errors import is_outage
 from rollforward.tasks.errors import Retry, Unavailable
 from rollforward.tracing import start_span
@@ -148,7 +148,7 @@ class _Fold:
         self._own_tasks = OwnTasks(clients, table)
         self._place = FoldStart(clients, table)
         self._pace = TablePace.read(clients, self._view, table)
-        self._ends = clients.clock.now() + datetime.timedelta(seconds=MAX_FOLD_S)
+        self._timeout = Timeout.of(clients.clock, MAX_FOLD_S)
         self._later: set[datetime.datetime] = set()
         self._has_passed_end = False
         self._lost = 0
@@ -213,7 +213,7 @@ class _Fold:
         return due
 
     def _is_late(self) -> bool:
-        return self._clients.clock.now() >= self._ends
+        return self._timeout.is_over
 
     def _parts(self, ids: Sequence[str]) -> Iterator[list[WaitingUpdates]]:
         """Read outbox rows; cut their updates into parts that fit into a transaction."""

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 # A task in a lane may wait for years, in a key that is paused.
 LIFE_IN_LANE = datetime.timedelta(days=3650)
+MAX_HANDLE_BYTES = 1_500  # Of a key in Datastore.
 NAMED = "-n"  # The end of a handle that is made of a name.
 TRACKED = "-t"  # The end of a handle that cannot cancel.
 
@@ -52,7 +53,7 @@ def cancel(handle: str) -> bool:
         True: it has never begun, and never will. False: it has begun or ended, or the handle is
         unknown.
     """
-    if has_unpaired_surrogate(handle):
+    if has_unpaired_surrogate(handle) or not 0 < len(handle.encode()) <= MAX_HANDLE_BYTES:
         return False
     return _cancel(handle) if is_in_transaction() else transact(lambda: _cancel(handle))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
@@ -344,3 +347,22 @@ def test_two_threads_on_one_entity_end_exact(world: World) -> None:
 
     with world.context():
         assert counted() == 6
+
+
+async def run_later() -> None:
+    """Run once somebody awaits it."""
+
+
+def yield_later() -> Iterator[int]:
+    """Run once somebody iterates over it."""
+    yield 1
+
+
+@pytest.mark.parametrize("body", [run_later, yield_later, partial(yield_later)])
+def test_a_body_that_a_call_does_not_run_is_refused(
+    watched_world: World, body: Callable[[], object]
+) -> None:
+    """The commit of nothing would look like a success."""
+    with pytest.raises(TypeError, match=r"body must be a plain function, got .*would not run"):
+        transact(body)
+    assert watched_world.plan.calls == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.infra.world import Services, World
 pytestmark = pytest.mark.fast
 
 GREETED: Counter[str] = Counter()
+NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 
 
 @task
@@ -125,6 +128,51 @@ def test_a_value_that_bind_did_not_make_is_refused() -> None:
         BadArgumentsError, match=r"/tasks/greet takes greet\.bind\(\.\.\.\), not str"
     ):
         greet.message("Ada")
+
+
+@dataclass(frozen=True)
+class Ship:
+    order: str
+
+
+@task
+def ship(clients: Clients, args: Ship) -> None: ...
+
+
+WRONG_CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "plain": (lambda: outbox.enqueue(greet, "Ada", True), "enqueue takes a task and its arg"),
+    "none": (lambda: outbox.enqueue(greet), "enqueue takes a task and its arguments, as in rf"),
+    "function": (lambda: outbox.enqueue(print, Ship("A1")), "got <built-in function print> as"),
+    "two": (lambda: ship.enqueue("A1", True), r"ship takes one Ship, .* got \('A1', True\)"),
+    "no_dataclass": (lambda: ship.enqueue(), r"ship takes one Ship, .* got \(\)"),
+    "lists": (lambda: ship.enqueue_many([], []), "enqueue_many takes one list"),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG_CALLS.values(), ids=WRONG_CALLS)
+def test_a_call_with_another_number_of_arguments_is_told_its_form(
+    world: World, call: Callable[[], object], words: str
+) -> None:
+    """The first argument is not taken for the clients: the error is no AttributeError of it."""
+    with world.context(), pytest.raises(BadArgumentsError, match=words):
+        transact(call)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"delay_s": 60, "at": NOON}, "give delay_s or at, not both, got 60 and 2030-05-01"),
+        ({"delay_s": datetime.timedelta(minutes=1)}, "delay_s must be a number of seconds, got"),
+        ({"delay_s": None}, "delay_s must be a number of seconds, got None"),
+        ({"at": "2030-05-01"}, "at must be an aware time, got '2030-05-01'"),
+        ({"at": NOON.date()}, "at must be an aware time, got datetime.date"),
+    ],
+)
+def test_a_task_is_due_at_one_time(world: World, options: dict[str, Any], words: str) -> None:
+    """A delay beside a time was left out without a word."""
+    with world.context(), pytest.raises(BadArgumentsError, match=words):
+        greet.enqueue(world.clients, greet.bind("Ada"), **options)
+    assert not world.live_tasks("default")
 
 
 def test_a_task_with_plain_parameters_can_be_a_member(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from google.cloud import ndb
@@ -192,3 +193,29 @@ def test_a_bad_token_is_refused(text: str) -> None:
     """With a ValueError, which its reader expects."""
     with pytest.raises(ValueError):  # noqa: PT011  Of any text: it is somebody else's.
         ConsistencyToken.parse(text)
+
+
+@dataclass
+class PutBack:
+    """A clock that each wait puts back by minutes."""
+
+    clock: Any
+    waits: int = 0
+
+    def now(self) -> datetime.datetime:
+        return self.clock.now() - datetime.timedelta(minutes=5 * self.waits)
+
+    def sleep(self, seconds: float) -> None:
+        self.waits += 1
+        assert self.waits < 10, "a reader waits for the minutes by which the clock was put back"
+        self.clock.sleep(seconds)
+
+
+@one_emulator
+def test_a_reader_waits_no_longer_when_the_clock_is_put_back(here: World) -> None:
+    """A page that waits 0.3 s for a token is not held up for minutes."""
+    token = SCHOOL.save(here.clients, pupil("ada", 1))
+    clients = replace(here.clients, clock=PutBack(here.clients.clock))
+
+    assert not SCHOOL.wait(clients, token, 0.3)
+    assert not SCHOOL.read(clients, ByGrade, at_least=token).is_satisfied

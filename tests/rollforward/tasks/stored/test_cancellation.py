@@ -57,6 +57,15 @@ def test_a_cancelled_task_never_begins(studio: World, size: int) -> None:
         assert DeadTask.query().fetch() == []
 
 
+@one_emulator
+@pytest.mark.parametrize("handle", ["", "x" * 1_501, "\u00e9" * 751, "\ud800", "h"])
+def test_a_handle_that_no_call_returned_cancels_nothing(studio: World, handle: str) -> None:
+    """B9: handles come back from pages and programs, whatever text they have."""
+    with studio.context():
+        assert not cancel(handle)
+        assert not transact(lambda: cancel(handle))
+
+
 def test_a_task_that_nobody_cancels_runs_and_its_row_goes(studio: World) -> None:
     """B9: from then on it cannot be cancelled."""
     with studio.context():
