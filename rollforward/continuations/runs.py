@@ -17,7 +17,8 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
 from rollforward.continuations.jobs import Job, Jobs, check_page_size, check_rate
-from rollforward.continuations.pages.attempt import page_task
+from rollforward.continuations.pages.attempt import PageArgs, page_task
+from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.progress import progress, run_of
 from rollforward.continuations.sweep import OpenPages, head
 from rollforward.datastore.transactions import transact
@@ -94,6 +95,7 @@ def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     """Create the first task of each chain of a stored run; doing it again does nothing.
 
     The stored row says where the chains start: the draft of another caller may be cut otherwise.
+    In a run that has a rate they wait for their turns, as all other pages do.
     When Cloud Tasks does not answer, this process creates the tasks once it does.
 
     Raises:
@@ -104,14 +106,28 @@ def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     run = run_of(run_id)
     if run.job != job.name:
         raise OtherJobError(f"run {run_id} is of job {run.job}, not {job.name}")
-    heads = [head(run, chain) for chain in range(len(run.spans))]
-    page, names = page_task(job), [head.task_name for head in heads]
+    page, delays_s = page_task(job), _delays_s(clients, run)
+    at_once = [args for args, delay_s in delays_s.items() if not delay_s]
     try:
-        page.enqueue_many(clients, heads, names=names)
+        page.enqueue_many(clients, at_once, names=[args.task_name for args in at_once])
+        for args, delay_s in delays_s.items():
+            if delay_s:
+                page.enqueue(clients, args, name=args.task_name, delay_s=delay_s)
     except (*UNANSWERED, Unavailable):
-        tasks = [page.message(args, name=name) for args, name in zip(heads, names, strict=True)]
+        # The sweep creates the others at their turns.
+        tasks = [page.message(args, name=args.task_name) for args in at_once]
         outbox.create_later(clients, tasks)
         raise
+
+
+def _delays_s(clients: Clients, run: ContinuationRun) -> dict[PageArgs, float]:
+    """Return the first pages of a run's chains, and the seconds until their turns."""
+    now_utc = naive_utc(clients.clock.now())
+    delays_s: dict[PageArgs, float] = {}
+    for chain in range(len(run.spans)):
+        turn = turn_of(run, chain, 0, run.started)
+        delays_s[head(run, chain)] = max(0.0, (turn - now_utc).total_seconds()) if turn else 0.0
+    return delays_s
 
 
 def start(

@@ -145,7 +145,7 @@ class OpenPages:
     run: ContinuationRun
     budget: int  # How many pages may still be read.
     stalled: list[tuple[PageArgs, datetime.datetime]] = field(default_factory=list)
-    # When the pages behind others have their turns, in a run that has a rate.
+    # When the pages that do not exist have their turns, in a run that has a rate.
     turns: dict[PageArgs, datetime.datetime] = field(default_factory=dict)
     goes_on_at: list[int] | None = None
     closed: dict[str, int] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class OpenPages:
             # The last two are the first of the next look: what is done needs the one before.
             self.goes_on_at = [chain, pages[-2].number]
         if not pages and start == 0:
-            self.stalled.append((head(self.run, chain), self.run.started))
+            self._await(head(self.run, chain), self.run.started)
         self.budget -= len(pages)
         previous: ContinuationPage | None = None
         for page, follower in itertools.pairwise([*pages, None]):
@@ -200,12 +200,16 @@ class OpenPages:
             self.stalled.append((args, page.progressed_at))
         if page.next is not None and (follower is None or follower.number != page.number + 1):
             args = PageArgs(run_id, page.chain, page.number + 1, page.next)
-            self.stalled.append((args, page.progressed_at))
-            turn = turn_of(self.run, args.chain, args.number, page.progressed_at)
-            if turn is not None:
-                self.turns[args] = turn
+            self._await(args, page.progressed_at)
         if page.closed and page.number == self.closed.get(str(page.chain), -1) + 1:
             self.closed[str(page.chain)] = page.number
+
+    def _await(self, args: PageArgs, since: datetime.datetime) -> None:
+        """Note a page that does not exist: its task may be lost, or wait for its turn."""
+        self.stalled.append((args, since))
+        turn = turn_of(self.run, args.chain, args.number, since)
+        if turn is not None:
+            self.turns[args] = turn
 
     def _has_work(self, page: ContinuationPage, previous: ContinuationPage | None) -> bool:
         if not page.done:

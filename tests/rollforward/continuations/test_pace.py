@@ -63,7 +63,10 @@ def start(
 
 @pytest.mark.parametrize("chains", [1, 3])
 def test_no_page_is_worked_on_before_its_turn(world: World, chains: int) -> None:
-    """A1: each item once; and the pages of all chains are spread over the time that the rate is."""
+    """A1: each item once; and the pages of all chains are spread over the time that the rate is.
+
+    The first pages of its chains are no exception: they would be worked on all at once.
+    """
     names = put_items(world, 20)
     start(world, "run", 20, RATE, chains)
     world.settle()
@@ -76,7 +79,7 @@ def test_no_page_is_worked_on_before_its_turn(world: World, chains: int) -> None
     for page in pages:
         turn = page.number * chains + page.chain
         due = run.started + datetime.timedelta(seconds=turn * APPLY.page_size / RATE)
-        assert page.number == 0 or page.updated_at >= due
+        assert page.updated_at >= due
 
 
 SLOW_RATE = 0.02
@@ -108,6 +111,30 @@ def test_a_sweep_wakes_no_page_before_its_turn(world: World) -> None:
     assert ledger(world, "run") == Counter(names)
     for number, at_s in enumerate(times_of_pages(world, "run")):
         assert number * PACE_S <= at_s <= number * PACE_S + 60
+
+
+def test_the_first_pages_of_chains_have_their_turns_over_sweeps_and_a_resume(world: World) -> None:
+    """A1: no sweep wakes one early, nor does a resume, and one whose task was lost is woken."""
+    chains = 3
+    names = put_items(world, 2 * chains)
+    start(world, "run", len(names), SLOW_RATE, chains)
+    world.deliver_due()
+    play_for(world, 60)
+    with world.context():
+        runs.cancel("run")
+        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
+    world.deliver_due()
+    assert len(times_of_pages(world, "run")) == 1
+
+    world.engine.purge_queue(world.engine.place.queue_name(APPLY.queue))
+    play_for(world, 3 * chains * PACE_S)
+    assert ledger(world, "run") == Counter(names)
+    with world.context():
+        firsts = [page for page in pages_of("run") if page.number == 0]
+        started = run_of("run").started
+    for page in firsts:
+        turn_s = page.chain * PACE_S
+        assert turn_s <= (page.updated_at - started).total_seconds() <= turn_s + 300
 
 
 def test_a_page_whose_task_was_lost_is_woken_after_its_turn(world: World) -> None:
