@@ -69,9 +69,9 @@ from rollforward.tracing import caused_by, current_traceparent, start_span
 T = TypeVar("T")
 
 MAX_CALLERS = 100
-# The limits of a commit, with room for what surrounds the writes.
+# The limits of a commit, with room for what surrounds the writes: the emulators take 4 MiB.
 MAX_MUTATIONS = 500
-MAX_BYTES = 9_000_000
+MAX_BYTES = 3_900_000
 # A group takes some round trips. Whoever waits longer than they should take goes alone.
 MAX_WAIT_S = 1.0
 # Both emulators are fastest with one (docs/performance.md).

@@ -1,19 +1,24 @@
-"""Callers that share a commit stay within its limits together; without a store."""
+"""Callers that share a commit stay within its limits together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 from google.cloud.datastore_v1.types import Entity, Mutation
 
+from rollforward.datastore import current
 from rollforward.datastore.commit import Commit
 from rollforward.runtime.channel import limits
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.runtime.sharing import conditional_writes, shared_transaction
 from rollforward.runtime.sharing.group_commit import _Waiter
 from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller
+from tests.infra.world import World
+from tests.rollforward.runtime.sharing.shared_bodies import together
 
 pytestmark = pytest.mark.fast
 
@@ -61,12 +66,12 @@ def test_a_group_of_conditional_writes_is_no_larger_than_a_commit(
 
 
 @pytest.mark.parametrize(
-    ("rows", "row_bytes", "sharing"), [(1, 10, 12), (50, 10, 10), (1, 1_000_000, 8)]
+    ("rows", "row_bytes", "sharing"), [(1, 10, 12), (50, 10, 10), (1, 1_000_000, 3)]
 )
 def test_bodies_that_share_a_transaction_write_no_more_than_a_commit_takes(
     rows: int, row_bytes: int, sharing: int
 ) -> None:
-    """Limits `commit` and `request`: those that are left out run again in the next one."""
+    """Limit `commit`, and what the emulators take: those left out run again in the next one."""
     callers = [_Caller(BODY, "") for _ in range(12)]
     for number, caller in enumerate(callers):
         written = [entity(f"{number}-{row}", row_bytes) for row in range(rows)]
@@ -78,4 +83,28 @@ def test_bodies_that_share_a_transaction_write_no_more_than_a_commit_takes(
     assert [caller.is_deferred for caller in callers] == [False] * sharing + [True] * (12 - sharing)
     sizes = [caller.size() for caller in committed]
     assert sum(mutations for mutations, _ in sizes) <= limits.COMMIT.most
-    assert sum(size for _, size in sizes) <= limits.REQUEST.most
+    assert sum(size for _, size in sizes) <= EMULATORS_MOST
+
+
+class Picture(ndb.Model):
+    """An entity near the size that Datastore takes."""
+
+    data = ndb.BlobProperty()
+
+
+def store(name: str) -> SharedBody[str]:
+    def run(keys: Sequence[Any]) -> str:
+        current.put(Picture(id=name, data=b"x" * 900_000))
+        return name
+
+    return SharedBody(run, lambda draw: [ndb.Key(Picture, name)], frozenset([name]))
+
+
+def test_large_entities_of_many_callers_are_stored_as_by_each_alone(watched: World) -> None:
+    """They fit into no commit together, and the emulators do not say whose fault that is."""
+    names = list("abcdefg")
+
+    assert together(watched.clients, [store(name) for name in names]) == names
+    stored = ndb.get_multi([ndb.Key(Picture, name) for name in names])
+    assert [len(picture.data) for picture in stored] == [900_000] * 7
+    assert watched.plan.calls.count("Commit") == 2
