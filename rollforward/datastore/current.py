@@ -66,6 +66,13 @@ def _upsert(converted: Any, transaction_id: bytes) -> None:
     batch.put(Entity.wrap(converted))
 
 
+def written_bytes() -> int:
+    """Return the bytes that these functions have written in a transaction of declared bodies."""
+    transaction = running_transaction()
+    mutations = transaction.mutations if transaction is not None else None
+    return sum(mutation.ByteSize() for mutation in mutations or ())
+
+
 def delete(key: Any) -> None:
     """Delete an entity of a kind without hooks of its own."""
     transaction = running_transaction()

@@ -9,6 +9,8 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from rollforward import outbox
+from rollforward.datastore import current
+from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import Catalog, CatalogStore, any_catalog_key
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 
 # Most deployments take less. An update that waits longer has a row that the sweep finds.
 WAITS_FOR_A_VERSION = datetime.timedelta(hours=1)
+
+
+class TooLargeCommitError(Exception):
+    """Several rows, each of which may fit into a commit, do not fit into one together."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Applier:
         Raises:
             BadContributionError: one of the rows cannot hold it, or, of several rows, a view
                 downstream of one refuses it.
+            TooLargeCommitError: the rows have to be written in several commits.
             UnknownTableError: this code does not know the table.
         """
 
@@ -92,6 +99,8 @@ class Applier:
             for row in unacked:
                 outbox.ack(row)
             self._apply(clients, reads, keys[0])
+            if len(rows) > 1 and (size := current.written_bytes()) > MAX_COMMIT_BYTES:
+                raise TooLargeCommitError(f"{len(rows)} rows are {size:,} bytes together")
 
         transact_declared(
             clients,

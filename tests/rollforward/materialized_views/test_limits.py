@@ -241,3 +241,20 @@ def test_updates_are_cut_by_number_and_by_size() -> None:
     assert [len(part) for part in parts_of(large)] == [2, 2, 1]
     assert [update for part in parts_of(large) for update in part] == large
     assert list(parts_of([])) == []
+
+
+@one_emulator
+def test_rows_that_fit_into_no_commit_together_are_written_in_several(services: Services) -> None:
+    """C1: rows of 200 long measures each, whose updates are small enough for one fold."""
+    rows = [f"r{number}" for number in range(45)]
+    with played(services, [Numbers]) as (world, views):
+        for letter in "abcd":
+            said = {f"{letter}{number:02d}" + "m" * 90: 10**139 + number for number in range(50)}
+            views.save(
+                world.clients, *[Number(id=f"{letter}{row}", row=row, said=said) for row in rows]
+            )
+            world.settle()
+
+        assert tasks_here() == 0
+        assert counts(world, Numbers, views) == dict.fromkeys(rows, 4)
+        assert DeadTask.query().fetch() == []
