@@ -12,9 +12,12 @@ from typing import Any
 from rollforward.outbox.entities import RowId
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import time_text
+from rollforward.runtime.texts import has_unpaired_surrogate
 
 OWN_TASKS_FOR_S = 3_600
 PLACE_FOR_S = 3_600
+# A tag, which Datastore indexes up to 1,500 bytes, and the one behind it.
+MAX_PLACE_BYTES = 1_501
 # Rows of a table that are remembered, the newest of them.
 MAX_ROWS = 300
 # Of a row's updates of one microsecond so many are remembered.
@@ -72,7 +75,8 @@ class FoldStart:
         self._name = f"views:place:{table}"
         tag = _stored(clients, self._name)
         # Another value would list rows of other tables.
-        self.start = tag if isinstance(tag, str) and tag.startswith(f"{table}:") else ""
+        is_place = isinstance(tag, str) and tag.startswith(f"{table}:")
+        self.start = tag if is_place and len(tag.encode()) <= MAX_PLACE_BYTES else ""
         self.next = self.start
 
     def pass_by(self, tag: str) -> None:
@@ -87,10 +91,12 @@ class FoldStart:
 
 
 def _stored(clients: Clients, name: str) -> Any:
+    """Return the value of a hint; None: there is none, or it could not be stored again."""
     try:
-        return json.loads(clients.cache.get(name) or b"null")
-    except ValueError:
+        value = json.loads(clients.cache.get(name) or b"null")
+    except (ValueError, RecursionError):
         return None
+    return None if has_unpaired_surrogate(json.dumps(value, ensure_ascii=False)) else value
 
 
 def _saved(id_: str) -> str:

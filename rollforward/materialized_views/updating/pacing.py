@@ -78,6 +78,6 @@ def _stored(value: bytes | None) -> dict[str, Any]:
     """Return the times in memcached's value; what it makes up counts as none."""
     try:
         times = json.loads(value or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return times if isinstance(times, dict) else {}

@@ -83,7 +83,10 @@ def test_of_one_microsecond_the_last_updates_are_remembered(
 @pytest.mark.parametrize(
     "strange",
     [b"", b"{", b"null", b"[1]", b"7", b'{"row": 7}', b'{"row": ["a"]}', b'{"row": ["a", [1]]}',
-     b'{"row": [1, []]}', b'{"row": ["a", "b"]}', b'{"row": ["9", [], 1]}', b"\xff"],
+     b'{"row": [1, []]}', b'{"row": ["a", "b"]}', b'{"row": ["9", [], 1]}', b"\xff",
+     b"[" * 100_000, b'"by_school.3.1:\\ud800"', b'"by_school.3.1:%s"' % (b"x" * 1_500),
+     b'{"row": ["9", ["\\udfff"]]}', b'{"\\ud800": ["9", []]}'],
+    ids=range(17),
 )  # fmt: skip
 def test_what_memcached_makes_up_is_no_hint(strange: bytes) -> None:
     """C1: a fold takes it for nothing, and begins at the first row."""
@@ -91,8 +94,11 @@ def test_what_memcached_makes_up_is_no_hint(strange: bytes) -> None:
     for name in ("own-tasks", "place"):
         clients.cache.values[f"views:{name}:{TABLE}"] = strange
 
-    assert not OwnTasks(clients, TABLE).has("row", update(1))
+    tasks = OwnTasks(clients, TABLE)
+    assert not tasks.has("row", update(1))
     assert FoldStart(clients, TABLE).start == ""
+    tasks.add([("row", update(1))])
+    assert OwnTasks(clients, TABLE).has("row", update(1))
 
 
 def test_a_fold_begins_behind_the_row_that_the_last_one_passed() -> None:
