@@ -81,6 +81,9 @@ def prefix_text(parts: tuple[str | int, ...]) -> str:
     >>> prefix_text(("a", 1))
     '["a",1,'
     """
+    if not isinstance(parts, tuple):
+        form = "prefix must be a tuple of the first parts of a row's name"
+        raise BadContributionError(f"{form}, got {parts!r:.60}")
     return row_text(parts)[:-1] + "," if parts else ""
 
 

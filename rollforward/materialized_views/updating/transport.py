@@ -40,6 +40,8 @@ from rollforward.runtime.clients import Clients
 from rollforward.tasks.dead_tasks import dead_letter
 from rollforward.tasks.declaration import Task
 
+# Of the name of an entity.
+MAX_KEY_BYTES = 1_500
 # Updates of one row in one transaction: three entities each.
 MAX_JOINED = 150
 
@@ -246,9 +248,15 @@ def check_update_key(name: str) -> None:
     Raises:
         ValueError: it cannot.
     """
-    if _is_pack(name):
-        EpochId.parse(PackId.parse(name).epoch)
-    elif not RowId.parse(name).is_unacked:
+    try:
+        is_update = len(name.encode()) <= MAX_KEY_BYTES
+        if _is_pack(name):
+            EpochId.parse(PackId.parse(name).epoch)
+        else:
+            is_update &= RowId.parse(name).is_unacked
+    except ValueError:  # Also of half of a surrogate pair.
+        is_update = False
+    if not is_update:
         raise ValueError(f"a token must name unacked rows, got {name!r:.100}")
 
 

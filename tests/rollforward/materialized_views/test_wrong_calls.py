@@ -103,3 +103,14 @@ def test_a_view_that_returns_no_rows_is_told_their_form(services: Services, retu
         form = r"contributions must be {row: {measure: value}}, and {} for a source in no row, got"
         with pytest.raises(BadContributionError, match=form):
             views.save(world.clients, Number(id="a", said={"returned": returned}))
+
+
+@one_emulator
+@pytest.mark.parametrize("prefix", ["all", 7, ["all"], None])
+def test_a_prefix_that_is_no_tuple_is_refused(services: Services, prefix: Any) -> None:
+    """It found no row, also where there were some."""
+    with played(services, [Numbers]) as (world, views):
+        with pytest.raises(BadContributionError, match="prefix must be a tuple of the first part"):
+            views.read(world.clients, Numbers, prefix=prefix)
+        with pytest.raises(BadContributionError, match="prefix must be a tuple of the first part"):
+            views.is_waiting(Numbers, prefix=prefix)

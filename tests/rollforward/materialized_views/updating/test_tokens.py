@@ -186,12 +186,18 @@ def test_a_token_survives_as_text() -> None:
         HELD + "|more",
         "~".join(HELD.replace("0003", f"{n:04d}") for n in range(1001)),
         "\ud800",
+        HELD.replace("c0ffee", "\ud800"),
+        HELD.replace("c0ffee", "c" * 1_500),
+        "views-a|1.2.3|1|1|a",
     ],
-    ids=["word", "separator", "half", "relayed", "time", "number", "parts", "many", "surrogate"],
+    ids=[
+        *("word", "separator", "half", "relayed", "time", "number", "parts", "many", "surrogate"),
+        *("letter", "length", "epoch"),
+    ],
 )
 def test_a_bad_token_is_refused(text: str) -> None:
-    """With a ValueError, which its reader expects."""
-    with pytest.raises(ValueError):  # noqa: PT011  Of any text: it is somebody else's.
+    """With a ValueError, which its reader expects, before a service refuses it."""
+    with pytest.raises(ValueError, match=r"a token must name (unacked rows, got|at most 1,000)"):
         ConsistencyToken.parse(text)
 
 
