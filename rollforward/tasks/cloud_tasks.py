@@ -237,7 +237,10 @@ class CloudTaskQueue:
 
         if len(messages) == 1:
             return [self._create_single(messages[0])]
-        requests = [self._request(message) for message in messages]
+        try:
+            requests = [self._request(message) for message in messages]
+        except rpc_errors.InvalidArgument:  # Each by itself: one refuses no other.
+            return [self._create_single(message) for message in messages]
         request = tasks_v2.BatchCreateTasksRequest(
             parent=self._queue_path(messages[0].queue), requests=requests
         )
@@ -257,6 +260,17 @@ class CloudTaskQueue:
             return error
 
     def _request(self, message: Message) -> tasks_v2.CreateTaskRequest:
+        """Return a message as the service takes it.
+
+        Raises:
+            google.api_core.exceptions.InvalidArgument: it has a value that no request can hold.
+        """
+        try:
+            return self._as_request(message)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise rpc_errors.InvalidArgument(f"{message.path}: {error}") from error  # type: ignore[no-untyped-call]
+
+    def _as_request(self, message: Message) -> tasks_v2.CreateTaskRequest:
         from google.cloud import tasks_v2
 
         cloud_task = tasks_v2.Task()

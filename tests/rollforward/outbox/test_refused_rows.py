@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections import Counter
 from dataclasses import replace
@@ -261,4 +262,36 @@ def test_a_delayed_row_of_a_missing_queue_is_dead_lettered_as_any_other(
     world.sweep()
 
     assert [dead.queue for dead in dead_tasks_of(world)] == [missing_queue]
+    assert waiting(world) == []
+
+
+# Rows with values that Cloud Tasks cannot be asked for
+
+ODD_VALUES: dict[str, dict[str, Any]] = {
+    "negative deadline": {"deadline_s": -1},
+    "deadline beyond a duration": {"deadline_s": 10**12},
+    "deadline beyond a timedelta": {"deadline_s": 2**62},
+    "empty name": {"name": ""},
+    "name of two words": {"name": "two words"},
+    "long name": {"name": "x" * 600},
+    "path of two lines": {"path": "/tasks/a\nb"},
+    "path without a slash": {"path": "tasks"},
+    "queue of another location": {"queue": "a/tasks/b"},
+    "trace of two lines": {"traceparent": "00-\nX-Other: 1"},
+    "time of the past": {"at": datetime.datetime(1, 1, 1)},  # noqa: DTZ001
+    "time far ahead": {"at": datetime.datetime(9999, 12, 31)},  # noqa: DTZ001
+}
+
+
+@one_emulator
+@pytest.mark.parametrize("values", ODD_VALUES.values(), ids=ODD_VALUES)
+def test_a_row_with_an_odd_value_stops_no_other(world: World, values: dict[str, Any]) -> None:
+    """B7: another version's row, or one made by hand: it is delivered, or a dead task."""
+    strand(world, 2)
+    put_odd(world, "made by hand", **values)
+    world.clock.sleep(60)
+
+    world.sweep()
+
+    assert {"s0", "s1"} <= set(steps_sent(world))
     assert waiting(world) == []
