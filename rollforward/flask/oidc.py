@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,12 @@ from typing import Any
 import requests
 from google.auth import exceptions as auth_errors
 
+log = logging.getLogger(__name__)
+
 CERTS_TTL_S = 3600.0
+# While they cannot be fetched anew, older ones count as well: an outage of the signer's web server
+# stops no task. The signer publishes a key long before it signs by it.
+MAX_CERTS_AGE_S = 6 * 3600.0
 # An unknown key fetches the certificates again, but a caller may not make us do that all the time.
 MIN_BETWEEN_FETCHES_S = 30.0
 # Without certificates everybody waits for the one who fetches: not again and again.
@@ -38,7 +44,7 @@ class TokenVerifier:
         self._algorithm = algorithm
         self._issuers = tuple(issuers)
         self._certs: Mapping[str, str] = {}
-        self._fetched_at = self._tried_at = -CERTS_TTL_S
+        self._fetched_at = self._tried_at = -MAX_CERTS_AGE_S
         self._lock = threading.Lock()
 
     def verify(self, token: str, *, audience: str, account: str) -> None:
@@ -92,11 +98,14 @@ class TokenVerifier:
             raise BadTokenError(str(error).partition(":")[0][:100]) from error
 
     def _certs_for(self, key_id: str) -> Mapping[str, str]:
-        certs = self._current_certs()
+        certs = self._certs_within(CERTS_TTL_S)
         if key_id in certs:  # Before the lock, which a fetch for a stranger's key holds meanwhile.
             return certs
+        if key_id in self._certs_within(MAX_CERTS_AGE_S):
+            self._refresh()
+            return self._certs
         with self._lock:
-            certs, now_s = self._current_certs(), time.monotonic()
+            certs, now_s = self._certs_within(CERTS_TTL_S), time.monotonic()
             if key_id in certs:
                 return certs
             pause_s = MIN_BETWEEN_FETCHES_S if certs else MIN_AFTER_FAILURE_S
@@ -106,9 +115,22 @@ class TokenVerifier:
                 raise CertsUnavailableError("they could not be fetched a moment ago")
             return self._certs
 
-    def _current_certs(self) -> Mapping[str, str]:
-        is_fresh = time.monotonic() - self._fetched_at <= CERTS_TTL_S
-        return self._certs if is_fresh else {}
+    def _refresh(self) -> None:
+        """Fetch certificates anew, unless another thread does; if that fails they stay."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() - max(self._fetched_at, self._tried_at) > MIN_BETWEEN_FETCHES_S:
+                self._fetch_and_keep()
+        except CertsUnavailableError as error:
+            age_s = time.monotonic() - self._fetched_at
+            log.warning("certificates of %d minutes ago are used: %s", age_s // 60, error)
+        finally:
+            self._lock.release()
+
+    def _certs_within(self, max_age_s: float) -> Mapping[str, str]:
+        """Return the certificates that are known, unless they are older."""
+        return self._certs if time.monotonic() - self._fetched_at <= max_age_s else {}
 
     def _fetch_and_keep(self) -> None:
         try:

@@ -229,6 +229,62 @@ def test_a_failed_fetch_for_a_strangers_key_costs_the_known_keys_nothing(
     assert certs.fetches == 2
 
 
+def test_an_outage_of_the_signers_server_stops_no_known_key_for_hours(
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    """Certificates that are due count until they can be fetched anew, six hours at most."""
+    verify(verifier, issuers[0])
+    certs.status = 500
+    clock.now_s += oidc.CERTS_TTL_S + 1
+    for _ in range(20):
+        verify(verifier, issuers[0])
+    assert certs.fetches == 2  # One in 30 seconds.
+
+    clock.now_s += oidc.MAX_CERTS_AGE_S - oidc.CERTS_TTL_S - 2
+    verify(verifier, issuers[0])
+    clock.now_s += 2
+    refuse(verifier, issuers[0], CertsUnavailableError)
+
+    certs.status = 200
+    clock.now_s += oidc.MIN_AFTER_FAILURE_S + 1
+    verify(verifier, issuers[0])
+
+
+def test_a_key_that_the_signer_withdraws_counts_for_an_hour(
+    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
+) -> None:
+    verify(verifier, issuers[0])
+    certs.issuers = issuers[1:]
+    clock.now_s += oidc.CERTS_TTL_S + 1
+
+    refuse(verifier, issuers[0], BadTokenError)
+    verify(verifier, issuers[1])
+    assert certs.fetches == 2
+
+
+def test_a_fetch_that_hangs_holds_up_one_caller_of_a_known_key(
+    certs: CertServer,
+    verifier: TokenVerifier,
+    issuers: list[TokenIssuer],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(oidc, "FETCH_TIMEOUT_S", 60)
+    verify(verifier, issuers[0])
+    clock.now_s += oidc.CERTS_TTL_S + 1
+    has_begun, may_end = threading.Event(), threading.Event()
+    certs.on_fetch = lambda: (has_begun.set(), may_end.wait(60))
+    first = threading.Thread(target=lambda: verify(verifier, issuers[0]))
+    first.start()
+    assert has_begun.wait(10)
+    try:
+        verify(verifier, issuers[0])  # It would wait for the test's end.
+    finally:
+        may_end.set()
+        first.join()
+    assert certs.fetches == 2
+
+
 @pytest.mark.parametrize("missing", ["audience", "account"])
 def test_nothing_to_compare_with_refuses_all(
     verifier: TokenVerifier, issuers: list[TokenIssuer], missing: str
