@@ -25,6 +25,8 @@ from rollforward.datastore.queries import request_of_range, run_queries, run_que
 from rollforward.datastore.stub import key_of
 from rollforward.datastore.transactions import NoTransactionError
 
+_Entity = Entity.pb()
+
 
 class Name(NamedTuple):
     """The kind and the name of a row."""
@@ -182,7 +184,7 @@ def _query(client: ndb.Client, of: Range, *, keys_only: bool) -> Any:
 
 def _entity(client: ndb.Client, name: Name, body: bytes) -> Any:
     """Return a row as protobuf."""
-    entity = Entity.pb()(key=key_of(client, *name))
+    entity = _Entity(key=key_of(client, *name))
     value = entity.properties["body"]
     value.blob_value = body
     value.exclude_from_indexes = True
@@ -221,7 +223,7 @@ class PlainRow:
 
     def protobuf(self, client: ndb.Client) -> Any:
         """Return it as protobuf."""
-        entity = Entity.pb()(key=key_of(client, self.model._get_kind(), self.name))
+        entity = _Entity(key=key_of(client, self.model._get_kind(), self.name))
         entity.key.partition_id.namespace_id = get_context().get_namespace() or ""
         for name, content in self.properties.items():
             value = entity.properties[name]

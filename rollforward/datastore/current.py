@@ -21,6 +21,8 @@ from rollforward.datastore.bodies import PlainRow
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import running_transaction
 
+_Mutation = Mutation.pb()
+
 
 def get_multi(keys: Sequence[Any]) -> list[Any]:
     """Return the entities of some keys, None for each that does not exist."""
@@ -59,7 +61,7 @@ def put_row(client: ndb.Client, row: PlainRow) -> None:
 def _upsert(converted: Any, transaction_id: bytes) -> None:
     transaction = running_transaction()
     if transaction is not None and transaction.mutations is not None:
-        transaction.mutations.append(Mutation.pb()(upsert=converted))
+        transaction.mutations.append(_Mutation(upsert=converted))
         return
     # ndb has no public way to add to the commit of its transaction.
     batch = _datastore_api._get_commit_batch(transaction_id, _options.Options())
@@ -77,6 +79,6 @@ def delete(key: Any) -> None:
     """Delete an entity of a kind without hooks of its own."""
     transaction = running_transaction()
     if transaction is not None and transaction.mutations is not None:
-        transaction.mutations.append(Mutation.pb()(delete=protobuf_of_key(key)))
+        transaction.mutations.append(_Mutation(delete=protobuf_of_key(key)))
     else:
         key.delete()

@@ -11,6 +11,7 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import CommitRequest, Key, LookupRequest
 from google.cloud.ndb._datastore_api import _add_routing_info
 
+_Key = Key.pb()
 # Of the client's wrappers of messages. It copies a message that comes without its wrapper.
 _WRAPPERS = {wrapper.pb(): wrapper for wrapper in (CommitRequest, LookupRequest)}
 
@@ -51,7 +52,7 @@ def call_in_parallel(method: Any, requests: Sequence[Any]) -> list[Any]:
 
 def key_of(client: ndb.Client, kind: str, name: str) -> Any:
     """Return a key in the client's namespace, as protobuf."""
-    key = Key.pb()()
+    key = _Key()
     key.partition_id.project_id = client.project
     key.partition_id.database_id = client.database or ""
     key.partition_id.namespace_id = client.namespace or ""

@@ -34,6 +34,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.conversion.keys import child_key
+
 CATALOG_REPLICAS = 64
 # What sorts behind every text that begins with the same letters.
 _LAST = "\U0010ffff"
@@ -80,7 +82,7 @@ class ViewCatalog(ndb.Model):
 @functools.lru_cache(maxsize=1_024)  # A save asks for it some times.
 def marker_key(source: Any) -> Any:
     """Return the key of a source's marker."""
-    return ndb.Key(SourceMarker, "m", parent=source)
+    return child_key(source, SourceMarker, "m")
 
 
 def row_key(table: str, row: str) -> Any:
@@ -96,7 +98,7 @@ def table_and_row(key: Any) -> tuple[str, str]:
 
 def row_marker_key(row: Any, source: str) -> Any:
     """Return the key of a source's marker in a row."""
-    return ndb.Key(RowMarker, source, parent=row)
+    return child_key(row, RowMarker, source)
 
 
 def rows_from(prefix: str) -> Any:

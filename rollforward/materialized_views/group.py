@@ -8,6 +8,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.conversion.keys import key_id
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import CatalogStore
@@ -91,7 +92,7 @@ class ViewGroup(ViewReader):
         """
         _check_all(sources, ndb.Model, "save takes entities")
         for source in sources:
-            if source.key is None or source.key.id() is None:
+            if source.key is None or key_id(source.key) is None:
                 source.key = _new_key(source, clients.new_id())
         return self._transact(clients, [(source.key, source) for source in sources])
 

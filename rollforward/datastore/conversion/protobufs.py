@@ -26,6 +26,7 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _EPOCH_NAIVE = _EPOCH.replace(tzinfo=None)  # Times that ndb makes have no zone.
 _SECOND = datetime.timedelta(seconds=1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_Entity, _Key = Entity.pb(), Key.pb()  # Asked for each time, they cost as much as a property.
 # Longer ones may have more than the 1,500 bytes of an indexed text.
 _LONG_CHARS = 375
 _JSON = json.JSONEncoder(separators=(",", ":"))  # As ndb writes it; made once.
@@ -40,7 +41,7 @@ def protobuf_of(entity: ndb.Model) -> Any:
     kind: Any = type(entity)
     plan = _plan(kind)
     if plan is not None and not has_unknown_properties(entity) and not entity._projection:
-        message = Entity.pb()(key=protobuf_of_key(entity._key))  # `key` may be a property's name.
+        message = _Entity(key=protobuf_of_key(entity._key))  # `key` may be a property's name.
         if all(column.write(entity, message) for column in plan):
             return message
     return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
@@ -86,7 +87,7 @@ class Converter:
 def protobuf_of_key(key: Any) -> Any:
     """Return ndb's key as protobuf."""
     stored = key._key
-    message = Key.pb()()
+    message = _Key()
     message.partition_id.project_id = stored.project
     if stored.database:
         message.partition_id.database_id = stored.database
