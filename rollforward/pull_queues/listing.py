@@ -94,7 +94,7 @@ def letters_of(queue: PullQueue, query: LetterQuery) -> LetterPage:
         same, later = dead_items_after(queue.name, *place, until=until)
         rows = same.fetch(limit + 1)
         if len(rows) <= limit:
-            rows += later.fetch(limit + 1 - len(rows))
+            rows += later.fetch(limit + 1)
     else:
         rows = dead_items(queue.name, since=since, until=until).fetch(limit + 1)
     shown = [_letter(row) for row in rows[:limit]]

@@ -11,7 +11,7 @@ from rollforward.pull_queues.entities import PullItem
 from rollforward.pull_queues.items import ItemId
 from rollforward.pull_queues.listing import letters_of
 from rollforward.pull_queues.pattern import PullQueues
-from rollforward.tasks.runs import LetterQuery
+from rollforward.tasks.runs import LetterQuery, TimeRange
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import WORK, add, lease, put_items, waiting
@@ -188,3 +188,17 @@ def test_a_dead_letter_that_is_replayed_as_it_is_to_go_stays(world: World) -> No
     assert world.plan.fired
     assert swept == {"dead_letters_deleted": 0}
     assert waiting() == 1
+
+
+def test_letters_since_a_time_are_those_that_died_at_it_or_later(world: World) -> None:
+    """An operator's list of an hour begins with its first letter."""
+    one = PullQueue("since", max_deliveries=1, partitions=1)
+    for payload in ("before", "at", "after"):
+        one.add(world.clients, payload)
+        one.lease(world.clients, lease_s=1)
+        world.clock.sleep(2)
+        assert one.lease(world.clients) == []
+    _, at, after = letters_of(one, LetterQuery(limit=9)).letters
+
+    listed = letters_of(one, LetterQuery(limit=9, died=TimeRange(since=at.died)))
+    assert [letter.id for letter in listed.letters] == [at.id, after.id]

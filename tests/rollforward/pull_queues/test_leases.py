@@ -99,6 +99,18 @@ def test_a_partition_where_another_worker_was_faster_is_tried_once_more(
     assert answers == []
 
 
+def test_a_partition_where_others_are_always_faster_is_left_after_two_tries(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: a worker gets an answer, however many rivals it has."""
+    ONE.add(world.clients, "a")
+    tries: list[Any] = []
+    monkeypatch.setattr(leasing, "_commit", lambda *args: tries.append(args))
+
+    assert ONE.lease(world.clients) == []
+    assert len(tries) == 2
+
+
 @pytest.mark.parametrize("tag", [None, "t", OLDEST])
 @pytest.mark.parametrize("partition", [0, 1])
 def test_no_partition_comes_before_the_others(world: World, tag: Any, partition: int) -> None:

@@ -71,6 +71,16 @@ def test_a_renewed_lease_lasts_longer_and_has_a_new_fence(world: World) -> None:
     assert WORK.ack(world.clients, [renewed]) == []
 
 
+def test_a_lease_is_renewed_for_a_minute_unless_it_says_otherwise(world: World) -> None:
+    add(world, "a")
+    WORK.renew(world.clients, lease(world))
+
+    world.clock.sleep(60 - 0.001)
+    assert lease(world) == []
+    world.clock.sleep(0.001)
+    assert lease(world)[0].deliveries == 2
+
+
 def test_a_released_item_can_be_leased_at_once_or_later(world: World) -> None:
     add(world, "a")
     WORK.release(world.clients, lease(world))
