@@ -106,7 +106,7 @@ PACKAGES = {
         ["rollforward/fork_join/**/*.py"],
         _in(
             f"{TESTS}/fork_join",
-            *("fork_join", "inserts", "receipts", "outcomes", "parking"),
+            *("batches", "fork_join", "gauges", "inserts", "receipts", "outcomes", "parking"),
             *("epochs", "sweep", "transactional", "adaptive", "accumulator"),
             start="test_",
         ),

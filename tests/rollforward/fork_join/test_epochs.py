@@ -14,6 +14,7 @@ from google.cloud import ndb
 
 from rollforward.fork_join.batching.epochs import (
     CLOSED,
+    FORGOTTEN_AFTER_S,
     WAIT_FOR_WRITERS_S,
     Epochs,
     OpenEpoch,
@@ -373,6 +374,8 @@ def test_a_joiner_that_could_not_close_its_batch_comes_again(world: World, is_em
     world.clock.sleep(1.1)
     cache.is_silent = True
     world.deliver(tasks(world)[0].name)
+    [again] = tasks(world)
+    assert again.schedule_time.seconds >= world.clock.time_s + FORGOTTEN_AFTER_S - 2
     cache.is_silent = False
     put(world, "t", "b")
     with world.context():

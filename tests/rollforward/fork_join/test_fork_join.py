@@ -326,3 +326,18 @@ def test_a_queue_that_cannot_be_is_refused(option: str, good: Any, bad: Any) -> 
         with pytest.raises(ValueError, match="name"):
             declare(name)
     assert declare("x" * 61).name == "x" * 61
+
+
+@pytest.mark.parametrize(("queue", "most"), [(TALLIES, 5), (GUARDED, 4)])
+def test_a_fold_takes_as_many_round_trips_as_the_documents_say(
+    world: World, queue: ForkJoin[Mark], most: int
+) -> None:
+    """A guarded one needs no transaction (docs/concepts/fork-join.md)."""
+    put(world, "t", "a", "b", queue=queue)
+    world.clock.sleep(1.1)
+    before = world.clients.meter.total()
+    world.deliver(tasks(world)[0].name)
+    spent = world.clients.meter.total() - before
+
+    # The delivery is an operation of the queue.
+    assert 3 <= spent.round_trips - spent.task_operations <= most

@@ -12,7 +12,13 @@ from rollforward.datastore.transactions import transact
 from rollforward.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
 from rollforward.fork_join import insert as fork_join_insert
 from rollforward.fork_join.batching.epochs import Slot, find_open_epoch
-from rollforward.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
+from rollforward.fork_join.insert import (
+    MAX_GROUP_BYTES,
+    MAX_GROUP_ITEMS,
+    MAX_GROUP_KEYS,
+    PAUSE_S,
+    groups,
+)
 from rollforward.fork_join.items import Insertion
 from rollforward.runtime.cache import NoCache
 from rollforward.testing.world import in_threads
@@ -234,6 +240,20 @@ def test_a_commit_in_doubt_that_turned_out_costs_no_second_look(
     put(world, "t", "a", idempotency_key="r")
 
     assert len(tasks(world)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "pause_s"), [(rpc_errors.Unknown, PAUSE_S), (rpc_errors.AlreadyExists, 0)]
+)
+def test_an_insert_pauses_before_it_tries_again_unless_a_key_was_used_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception], pause_s: float
+) -> None:
+    """The store may need a moment; a rival's receipt is there already."""
+    fail_first(monkeypatch, error("made by a test"))
+    began_s = world.clock.time_s
+    put(world, "t", "a", idempotency_key="r")
+
+    assert world.clock.time_s - began_s == pytest.approx(pause_s)
 
 
 def test_a_joiner_that_cloud_tasks_did_not_take_is_created_by_the_process(

@@ -10,7 +10,7 @@ import pytest
 
 from rollforward.fork_join import fork_join
 from rollforward.fork_join.entities import EpochId, PackId, WorkPack
-from rollforward.fork_join.sweep import Drain, sweep_all
+from rollforward.fork_join.sweep import Drain, SweepResult, sweep_all
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
@@ -31,6 +31,11 @@ def test_a_batch_whose_task_is_lost_is_woken_by_the_sweep(world: World) -> None:
 
     with world.context():
         assert tallied("t") == Counter("ab")
+
+
+def test_a_sweep_of_several_queues_says_what_it_woke_in_all() -> None:
+    results = [SweepResult(woken=2), SweepResult(woken=3, partitions=4)]
+    assert sum(results, start=SweepResult()) == SweepResult(woken=5, partitions=4)
 
 
 def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any) -> None:

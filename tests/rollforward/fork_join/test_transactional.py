@@ -205,8 +205,13 @@ def test_a_pack_that_may_be_folded_before_its_lost_reply_is_noticed_is_put_once(
         assert tallied("t") == Counter(["first", *(["a", "b"] * was_committed)])
 
 
-def test_a_pack_whose_lost_reply_is_noticed_at_once_is_put_once(world: World) -> None:
-    """D1: its joiner waits, so what is not there was not committed."""
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_pack_whose_lost_reply_is_noticed_at_once_is_put_once(
+    world: World, *, is_shared: bool
+) -> None:
+    """D1: its joiner waits, or is not due yet, so what is not there was not committed."""
+    if not is_shared:
+        object.__setattr__(world.clients, "cache", NoCache())
     for kind in (REPLY_LOST, ERROR):
         put(world, "t", "first")
         with world.clients.context():
