@@ -20,6 +20,7 @@ from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.commit import Commit
+from rollforward.datastore.contexts import key_of_client
 from rollforward.datastore.lookup import lookup
 from rollforward.datastore.queries import request_of_range, run_queries, run_query
 from rollforward.datastore.stub import key_of
@@ -206,16 +207,22 @@ def _row_of(result: Any) -> Row:
 
 @dataclass(frozen=True)
 class PlainRow:
-    """An entity of a model: its name, and all of its properties; None is stored, too."""
+    """An entity of a model: its name, and all of its properties; None is stored, too.
+
+    Attributes:
+        is_of_client: Whether its namespace is the client's, also where the context has another one.
+    """
 
     model: type[ndb.Model]
     name: str
     properties: Mapping[str, str | int | None]
+    is_of_client: bool = False
 
     @property
     def key(self) -> Any:
         """Its key, as ndb's."""
-        return ndb.Key(self.model, self.name)
+        make_key = key_of_client if self.is_of_client else ndb.Key
+        return make_key(self.model, self.name)
 
     def entity(self) -> ndb.Model:
         """Return it as ndb's."""
@@ -224,7 +231,8 @@ class PlainRow:
     def protobuf(self, client: ndb.Client) -> Any:
         """Return it as protobuf."""
         entity = _Entity(key=key_of(client, self.model._get_kind(), self.name))
-        entity.key.partition_id.namespace_id = get_context().get_namespace() or ""
+        if not self.is_of_client:
+            entity.key.partition_id.namespace_id = get_context().get_namespace() or ""
         for name, content in self.properties.items():
             value = entity.properties[name]
             _set(value, content)

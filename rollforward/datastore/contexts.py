@@ -1,13 +1,33 @@
-"""Advice for code without a context of Datastore; ndb's own error gives none.
+"""Contexts of Datastore: advice for code without one, and keys that are the same in each.
+
+ndb's own error gives no advice.
 
 Requests and tasks have a context. Scripts, threads of your own and tests must open one.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from google.cloud import ndb
+from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
 ADVICE = "open Datastore's context first: `with clients.context(): ...`"
+
+
+def key_of_client(kind: type[ndb.Model], name: str) -> Any:
+    """Return a key in the namespace of the client, where tasks and sweeps look.
+
+    A context may have another one, as of a tenant.
+    """
+    return ndb.Key(kind, name, namespace=get_context().client.namespace)
+
+
+def has_other_namespace() -> bool:
+    """Return whether this thread's context has another namespace than its client."""
+    context = get_context()
+    return bool((context.get_namespace() or "") != (context.client.namespace or ""))
 
 
 def explain_missing_context() -> None:

@@ -34,6 +34,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import key_of_client
 from rollforward.datastore.conversion.keys import child_key
 
 CATALOG_REPLICAS = 64
@@ -138,7 +139,7 @@ def ranked(prefix: str, *, descending: bool = False) -> Any:
 
 def catalog_key(group: str, replica: int) -> Any:
     """Return the key of a copy of a group's catalog."""
-    return ndb.Key(ViewCatalog, f"{group}:{replica:02d}")
+    return key_of_client(ViewCatalog, f"{group}:{replica:02d}")
 
 
 def catalog_keys(group: str) -> list[Any]:

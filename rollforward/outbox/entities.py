@@ -25,6 +25,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import key_of_client
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.runtime.clock import parse_time, time_text
 
@@ -106,7 +107,7 @@ class RowId:
 
 def outbox_key(row: str) -> Any:
     """Return the key of a row."""
-    return ndb.Key(OutboxTask, row)
+    return key_of_client(OutboxTask, row)
 
 
 def outbox_rows(partition: str = "", *, after: str = "") -> Any:

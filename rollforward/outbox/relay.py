@@ -100,7 +100,8 @@ def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
 
 def plain_row_of(row: str, message: Message, tag: str | None) -> PlainRow:
     """Return the same row of a message that is due now, for a writer that does not relay it."""
-    return PlainRow(OutboxTask, row, {**_values_of(message, tag), "at": None})
+    values = {**_values_of(message, tag), "at": None}
+    return PlainRow(OutboxTask, row, values, is_of_client=True)
 
 
 def _values_of(message: Message, tag: str | None) -> dict[str, str | int | None]:
