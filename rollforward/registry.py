@@ -27,6 +27,7 @@ from rollforward.counters.pattern import Counters
 from rollforward.flows.pattern import Flows
 from rollforward.fork_join.pattern import ForkJoins
 from rollforward.lanes.pattern import Lanes
+from rollforward.materialized_views import View, ViewGroup
 from rollforward.materialized_views.pattern import MaterializedViews
 from rollforward.operations.failed_runs import failed_runs_job
 from rollforward.operations.letters import letters_jobs
@@ -37,6 +38,7 @@ from rollforward.pull_queues.pattern import PullQueues
 from rollforward.runtime import Clients
 from rollforward.runtime.run_all import run_all
 from rollforward.schedules.pattern import Schedules
+from rollforward.streams import Computation
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Task
 from rollforward.tasks.dead_tasks import replay_task
@@ -291,10 +293,13 @@ class Registry:
             UnknownQueueError: one has none, and would never be delivered.
         """
         queues = set(existing)
+        missing = sorted({task.queue for task in self.tasks.values()} - queues)
         for task in self.tasks.values():
             if task.queue not in queues:
+                others = ", ".join(name for name in missing if name != task.queue)
                 raise UnknownQueueError(
-                    f"{task.path} goes to the queue {task.queue!r}, which does not exist: add "
+                    f"{task.path} goes to the queue {task.queue!r}, which does not exist"
+                    f"{f' (nor do {others})' if others else ''}: add "
                     f"`- name: {task.queue}` with its `rate: 100/s` to queue.yaml, or let "
                     "`rollforward deploy --check --write` write that file. The queues are "
                     f"{', '.join(sorted(queues)) or 'none'}"
@@ -309,9 +314,24 @@ class Registry:
                         self._add(other)
                 return
         kinds = ", ".join(p.takes.__name__ for p in self.patterns.values() if p.takes)
-        hint = ". To make a function a task, write @rf.task above it" if isfunction(part) else ""
-        raise TypeError(f"{part!r:.100} cannot be registered: a registry takes {kinds}{hint}")
+        raise TypeError(
+            f"{part!r:.100} cannot be registered: a registry takes {kinds}{_hint(part)}"
+        )
 
     def _tasks(self) -> Iterator[Task[Any]]:
         for name, pattern in self.patterns.items():
             yield from pattern.tasks(self._parts[name])
+
+
+def _hint(part: object) -> str:
+    """Return what to write instead of a part that no pattern takes."""
+    if isfunction(part):
+        return ". To make a function a task, write @rf.task above it"
+    kind = part if isinstance(part, type) else type(part)
+    if issubclass(kind, ViewGroup | View):
+        return ". Of views it takes the maintenance of their group: ViewMaintenance(group)"
+    if issubclass(kind, Computation):
+        return ". Of computations it takes their pipeline: Pipeline(name, Clicks)"
+    if isinstance(part, list | tuple | set):
+        return ". Write a star before parts in a list: Registry(*parts)"
+    return ""

@@ -77,8 +77,12 @@ class ViewDefinitions:
             source = Row.of(source, kind_of(self.views[kind].source))
         try:
             return checked(view.functions()[kind](source), view.ranked)
-        except (BadContributionError, *TRANSIENT):
+        except TRANSIENT:
             raise
+        except BadContributionError as error:
+            name = source.name if isinstance(source, Row) else source.key.id()
+            message = f"{view.name} cannot take {kind} {name!r:.100}: {error}"
+            raise BadContributionError(message) from error
         except Exception as error:
             message = f"{view.name} fails over it: {type(error).__name__}: {error}"
             raise BadContributionError(message) from error

@@ -53,6 +53,10 @@ def check_pushed(records: Sequence[PushedRecord]) -> None:
     if len(records) > MAX_PUSHED:
         raise BadRecordError(f"a push must have at most {MAX_PUSHED} records, got {len(records)}")
     for record in records:
+        if not isinstance(record, PushedRecord):
+            raise BadRecordError(
+                f"a push takes PushedRecord(id, value, timestamp_ms), got {record!r:.100}"
+            )
         if not isinstance(record.id, str) or not 0 < len(record.id) <= MAX_ID_CHARS:
             raise BadRecordError(
                 f"an id must have 1 to {MAX_ID_CHARS} characters, got {record.id!r:.100}"

@@ -27,7 +27,14 @@ from rollforward.tasks.errors import (
     TooLargeError,
     UnknownTaskError,
 )
-from rollforward.tasks.parameters import Parameters, bound, form_of, with_clients
+from rollforward.tasks.parameters import (
+    Parameters,
+    bound,
+    bound_call,
+    check_options,
+    form_of,
+    with_clients,
+)
 from rollforward.tasks.stored.arguments import with_large_arguments
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, create_distant, is_distant
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
@@ -142,7 +149,8 @@ class Task(Generic[A]):
         clients, args = with_clients(args, None if issubclass(self.args, Parameters) else 1, form)
         is_bound = len(args) == 1 and isinstance(args[0], self.args)
         if issubclass(self.args, Parameters) and not is_bound:
-            args, options = (bound(self.args, self.path, args, options),), {}
+            args, options = (bound_call(self.args, self.path, args, options),), {}
+        check_options(self.path, options)
         return self._enqueue(clients, *args, **options)
 
     def _enqueue(

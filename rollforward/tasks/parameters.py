@@ -22,6 +22,7 @@ _FORM = """declare a task in one of these forms, the last with a dataclass of it
     def ship(clients: Clients, order: str, is_express: bool = False) -> None: ...
     @task(queue="default")
     def ship(clients: Clients, args: Ship) -> None: ..."""
+ENQUEUE_OPTIONS = ("name", "delay_s", "at", "max_attempts", "lane")
 # A first parameter without a type gets the clients if it is called so.
 _CLIENTS_NAMES = frozenset({"clients", "_clients", "_"})
 
@@ -79,6 +80,37 @@ def _are_clients(value: Any, count: int | None) -> bool:
     By their count they need not be of the class: a search has clients of its own.
     """
     return isinstance(value, Clients) or (count is not None and hasattr(value, "process_state"))
+
+
+def bound_call(
+    kind: type[Parameters[P]], owner: str, args: Sequence[Any], options: Mapping[str, Any]
+) -> Parameters[P]:
+    """Return the arguments of a call of `enqueue`, beside which an option has no place.
+
+    Raises:
+        BadArgumentsError: as of `bound`, with what to write if an option was meant.
+    """
+    try:
+        return bound(kind, owner, args, options)
+    except BadArgumentsError as error:
+        if meant := [name for name in ENQUEUE_OPTIONS if name in options]:
+            raise BadArgumentsError(
+                f"{error}. With an option, bind the arguments: "
+                f".enqueue(task.bind(...), {meant[0]}=...)"
+            ) from error
+        raise
+
+
+def check_options(owner: str, options: Mapping[str, Any]) -> None:
+    """Check that `enqueue` has these options.
+
+    Raises:
+        TypeError: it lacks one.
+    """
+    for name in options:
+        if name not in ENQUEUE_OPTIONS:
+            known = ", ".join(ENQUEUE_OPTIONS)
+            raise TypeError(f"{owner}: enqueue has the options {known}, got {name}")
 
 
 def form_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -12,13 +12,16 @@ from google.cloud import ndb
 from google.cloud.ndb.exceptions import ContextError
 
 from rollforward import continuations, outbox
+from rollforward.batches import BatchError, TaskBatch
 from rollforward.continuations import EntitySource, Job, job
 from rollforward.continuations.progress import progress
 from rollforward.datastore.transactions import NoContextError, transact
 from rollforward.fork_join import Batch, fork_join
-from rollforward.materialized_views import Contributions, View, ViewGroup
+from rollforward.materialized_views import BadContributionError, Contributions, View, ViewGroup
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.streams import Computation, Context, Pipeline, Record
+from rollforward.streams.pushes import check_pushed
 from rollforward.tasks import BadArgumentsError, Task, task
 from rollforward.tasks.errors import UnknownQueueError, UnknownTaskError
 from tests.infra.world import World
@@ -266,3 +269,65 @@ def test_what_is_declared_stays_what_it_was() -> None:
     assert isinstance(announce, Task)
     assert isinstance(raise_lamps, Job)
     assert raise_lamps.args is Raise
+
+
+# An argument in the wrong place
+
+
+@task(queue="default")
+def ring(room: str) -> None:
+    """Do nothing."""
+
+
+class Rings(Computation):
+    inputs: ClassVar = {"rings": lambda ring: ring["room"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        """Do nothing."""
+
+
+RINGS, BELLS = Pipeline("rings", Rings), TaskBatch("bells", members=[ring])
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: ring.enqueue("hall", delay_s=5), r"enqueue\(task\.bind\(\.+\), delay_s="),
+        (lambda: ring.enqueue(ring.bind("hall"), delay=5), "delay_s, at, .* lane, got delay"),
+        (lambda: check_pushed([{"room": "hall"}]), r"takes PushedRecord\(id, value, "),
+        (lambda: Registry(LAMPS), r"ViewMaintenance\(group\)"),
+        (lambda: Registry(LampsByPrice), r"ViewMaintenance\(group\)"),
+        (lambda: Registry(Rings), r"Pipeline\(name, Clicks\)"),
+        (lambda: Registry([ring]), r"Registry\(\*parts\)"),
+    ],
+)  # fmt: skip
+@one_emulator
+def test_an_argument_in_the_wrong_place_says_what_to_write(
+    world: World, call: Callable[[], object], advice: str
+) -> None:
+    """Before, these were attribute errors, names of private functions, or lists of types alone."""
+    with world.context(), pytest.raises((TypeError, ValueError), match=advice):
+        call()
+
+
+@one_emulator
+def test_a_member_without_its_task_says_what_a_member_is(world: World) -> None:
+    """A bound call names no task: "cannot unpack" said nothing."""
+    with world.context(), pytest.raises(BatchError, match="must be a task with its arguments"):
+        BELLS.populate(world.clients, "b1", [ring.bind("hall")])  # type: ignore[list-item]
+
+
+@one_emulator
+def test_a_source_that_a_view_cannot_take_is_named(world: World) -> None:
+    """With its view: a save may have many sources, and a group many views."""
+    refused = r"lamps_by_price cannot take Lamp 'floor': row name must be a str"
+    with world.context(), pytest.raises(BadContributionError, match=refused):
+        LAMPS.save(world.clients, Lamp(id="desk", cents=5), Lamp(id="floor"))
+
+
+@one_emulator
+def test_all_queues_that_are_missing_are_named_at_once(world: World) -> None:
+    """Else each is found by another start of the app."""
+    registry = Registry(*(Task(f"/tasks/{name}", name, Raise, print) for name in ("nix", "nought")))
+    with pytest.raises(UnknownQueueError, match=r"'nix', which does not exist \(nor do nought\)"):
+        registry.check_queues(["default", "outbox"])

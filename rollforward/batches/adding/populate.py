@@ -410,7 +410,13 @@ def addition_name(idempotency_key: str) -> str:
 
 def _split(declared: BatchDeclaration, members: Members, call_digest: Any) -> Iterator[_Page]:
     page = _Page(0)
-    for task, args, *lanes in members:
+    for member in members:
+        if not isinstance(member, tuple | list) or len(member) not in (2, 3):
+            raise BadWorkError(
+                "a member must be a task with its arguments, as (print_page, Print(7)), and a lane "
+                f"if it has one, got {member!r:.100}"
+            )
+        task, args, *lanes = member
         where, body = _member(declared, task, args)
         where += tuple(lane.id for lane in lanes)
         call_digest.update(json.dumps([where[0], task.args_json(args), *where[2:]]).encode())

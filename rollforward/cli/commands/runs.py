@@ -95,7 +95,9 @@ def _show(options: argparse.Namespace) -> int:
     row: Mapping[str, Any] = run_row if isinstance(run_row, dict) else {}
     print(table(_HEAD, [list(_values(row))]))
     counts = row.get("counts")
-    if isinstance(counts, dict):
+    if note := row.get("note"):
+        print("\n" + printable(str(note)))
+    if isinstance(counts, dict) and counts:
         print("\n" + printable(", ".join(f"{name} {count}" for name, count in counts.items())))
     if reason := row.get("reason"):
         print("\n" + printable(str(reason)))
@@ -104,7 +106,10 @@ def _show(options: argparse.Namespace) -> int:
         head = [column.removesuffix("_at").replace("_", " ").upper() for column in columns]
         print("\n" + table(head, [[_fact(column, step) for column in columns] for step in steps]))
     if issues := place.rows_of(answer, "issues"):
-        cells = [[issue.get(name) for name in ("item", "outcome", "reason")] for issue in issues]
+        cells = [
+            [issue.get("name") or issue.get("item"), issue.get("outcome"), issue.get("reason")]
+            for issue in issues
+        ]
         print("\n" + table(("ITEM", "OUTCOME", "REASON"), cells))
     return 0
 

@@ -67,7 +67,12 @@ def _queues(needs: Needs, files: ProjectFiles) -> Iterator[Finding]:
 def queue_findings(
     queue: QueueSettings, files: ProjectFiles, file: str, *, is_needed: bool
 ) -> Iterator[Finding]:
-    """Yield the findings about one queue, of queue.yaml or of a project."""
+    """Yield the findings about one queue, of queue.yaml or of a project.
+
+    One that no task of the app goes to may be as its owner wants it.
+    """
+    if not is_needed:
+        return
 
     def finding(kind: str, text: str) -> Finding:
         return Finding(kind, file, queue.name, f"{file}: the queue {queue.name} {text}")
@@ -84,7 +89,7 @@ def queue_findings(
             f"drops a task after {queue.max_age_s:g} s, which leaves no trace: remove its "
             "task_age_limit (gcloud: --max-retry-duration=0s).",
         )
-    if queue.is_paused and is_needed:
+    if queue.is_paused:
         yield finding("queue-paused", "delivers nothing: give it a rate above 0, or resume it.")
     if queue.max_backoff_s > MAX_BACKOFF_S:
         yield finding(

@@ -30,7 +30,13 @@ from rollforward.console.api.queries import (
     time_of,
     time_range_of,
 )
-from rollforward.console.api.rows import audit_row, dead_task_row, json_response, letter_row
+from rollforward.console.api.rows import (
+    audit_row,
+    dead_task_row,
+    json_response,
+    letter_row,
+    run_row,
+)
 from rollforward.flask.api.json_requests import idempotency_key, json_body, typed_body
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
@@ -214,8 +220,11 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
     """Return a run, with its items."""
     if len(run_id.encode()) > changes.MAX_ID_BYTES:
         return problem(404, NO_RUN)
+    if pattern not in registry().patterns:
+        names = ", ".join(registry().patterns)
+        return problem(404, f"There is no pattern {pattern:.50}; it is one of {names}.")
     try:
-        return json_response(asdict(registry().run(clients(), pattern, run_id)))
+        return json_response(run_row(registry().run(clients(), pattern, run_id)))
     except UnknownRunError:
         return problem(404, NO_RUN)
 

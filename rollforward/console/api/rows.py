@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+from dataclasses import asdict
 from typing import Any
 
 from flask import Response
+from google.cloud import ndb
 
 from rollforward.lanes.rows.entities import unquote
 from rollforward.operations import AuditEntry
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.runs import Letter
+from rollforward.tasks.runs import Letter, RunDetails
 from rollforward.tracing import trace_id_of
 
 REASON_CHARS = 300
+_URLSAFE_KEY = re.compile(r"[A-Za-z0-9_-]{16,2000}")
 
 
 def json_response(value: dict[str, Any], status: int = 200) -> Response:
@@ -76,3 +80,26 @@ def audit_row(entry: AuditEntry) -> dict[str, Any]:
         "result": entry.result,
         "ended": aware_utc(entry.ended),
     }
+
+
+def run_row(details: RunDetails) -> dict[str, Any]:
+    """Return a run; each item that stands out has its `name`, for people."""
+    row = asdict(details)
+    for issue in row["issues"]:
+        issue["name"] = item_words(issue["item"])
+    return row
+
+
+def item_words(item: str) -> str:
+    """Return an item in words: entities are named by their keys as URLs have them.
+
+    >>> item_words("order 7"), item_words("YWJj")
+    ('order 7', 'YWJj')
+    """
+    if not _URLSAFE_KEY.fullmatch(item):
+        return item
+    try:
+        pairs = ndb.Key(urlsafe=item.encode()).pairs()
+    except Exception:  # A text that looks like a key: ndb raises many errors.
+        return item
+    return ", ".join(f"{kind} {name}" for kind, name in pairs)

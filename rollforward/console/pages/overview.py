@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import quote
+
 from flask.typing import ResponseReturnValue
+from google.api_core import exceptions as rpc_errors
 
 from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render
-from rollforward.flask.context import clients, registry
+from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.endpoints.health import service_states
 from rollforward.look.attention import Attention
 from rollforward.look.words import age, counted
 from rollforward.operations import DeadTaskFilter, list_audit
 from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.sweeps import last_sweeps
-from rollforward.operations.waiting import failing_tasks
+from rollforward.operations.waiting import CannotListError, failing_tasks, queue_states
 from rollforward.outbox.depth import Depth, depth
-from rollforward.tasks.pattern import SteppedPattern
+from rollforward.tasks.pattern import Pattern, SteppedPattern
+from rollforward.tasks.runs import LetterQuery, RunQuery
 
 MAX_COUNTED = 1_000
 MAX_FAILING = 20
 MAX_FAILED = 1_000
+# Of patterns whose failed runs are listed and not counted, such as builds of views.
+MAX_LISTED = 20
+# Each costs a query.
+MAX_PARTS_WITH_LETTERS = 20
 # As docs/operations.md says of the gauges.
+_KINDS = {"flows": "flow", "materialized-views": "view build"}
 LATE_S, UNACKED_LATE_S, SWEEP_LATE_S = 120.0, 600.0, 600.0
 
 
@@ -36,13 +47,16 @@ def overview() -> ResponseReturnValue:
         dead_count=dead_count,
         is_cut=dead_count == MAX_COUNTED,
         failed_count=sum(failed_runs.values()),
-        is_failed_cut=MAX_FAILED in failed_runs.values(),
+        is_failed_cut=any(count == _most(name) for name, count in failed_runs.items()),
         depth=rows,
         failing_count=len(failing),
         is_failing_cut=len(failing) == MAX_FAILING,
         attention=[
+            *_away(),
+            *_queues(),
             *_failed(failed_runs),
             *_dead(dead_count),
+            *_letters(),
             *_late(rows),
             *_failing(len(failing)),
             *_sweeps(),
@@ -51,23 +65,79 @@ def overview() -> ResponseReturnValue:
     )
 
 
+def _away() -> list[Attention]:
+    """Return what does not answer. Without Datastore there is no page."""
+    states, away = service_states(), []
+    if not states["tasks"]:
+        text = "Cloud Tasks does not answer: committed tasks are kept, and wait"
+        away.append(Attention("✕", "failed", text, "/outbox"))
+    if settings().memcached and not states["memcached"]:
+        text = "memcached does not answer: the results are the same, and batches smaller"
+        away.append(Attention("◷", "retrying", text, "/lag"))
+    return away
+
+
+def _queues() -> list[Attention]:
+    """Return queues of the app's tasks that deliver nothing, if the app may list them."""
+    try:
+        states = {queue.name: queue.state for queue in queue_states(clients())}
+    except (CannotListError, rpc_errors.GoogleAPICallError):
+        return []
+    needed = sorted({task.queue for task in registry().tasks.values()})
+    still = [name for name in needed if states.get(name, "running") != "running"]
+    texts = [f"The queue {name} is {states[name]}: resume it" for name in still]
+    texts += [f"The queue {name} does not exist" for name in needed if name not in states]
+    return [Attention("✕", "failed", text, "/waiting") for text in texts]
+
+
 def _failed_runs() -> dict[str, int]:
-    """Return how many runs wait for a person, by pattern; at most MAX_FAILED are counted."""
+    """Return how many runs wait for a person, by pattern, as far as they are counted."""
     return {
-        name: pattern.count_failed(MAX_FAILED)
+        name: _count_failed(name, pattern)
         for name, pattern in registry().patterns.items()
-        if isinstance(pattern, SteppedPattern)
+        if pattern.can_fail
     }
+
+
+def _count_failed(name: str, pattern: Pattern[Any]) -> int:
+    if isinstance(pattern, SteppedPattern):
+        return pattern.count_failed(MAX_FAILED)
+    if not registry().parts(name):
+        return 0
+    query = RunQuery(state="failed", pattern=name, limit=MAX_LISTED)
+    return min(MAX_LISTED, len(registry().runs(clients(), query).runs))
+
+
+def _most(pattern: str) -> int:
+    is_counted = isinstance(registry().patterns[pattern], SteppedPattern)
+    return MAX_FAILED if is_counted else MAX_LISTED
 
 
 def _failed(counts: dict[str, int]) -> list[Attention]:
     attention = []
     for pattern, count in counts.items():
         if count:
-            suffix = " or more" if count == MAX_FAILED else ""
-            text = f"{counted(count, pattern.removesuffix('s'))}{suffix} failed: retry or cancel"
+            suffix = " or more" if count == _most(pattern) else ""
+            text = f"{counted(count, _KINDS.get(pattern, 'run'))}{suffix} failed"
+            text += ": retry or cancel" if _most(pattern) == MAX_FAILED else ""
             link = f"/runs?pattern={pattern}&state=failed"
             attention.append(Attention("✕", "failed", text, link))
+    return attention
+
+
+def _letters() -> list[Attention]:
+    """Return parts with dead letters: pipelines and pull queues."""
+    attention = []
+    with_letters = [
+        (name, part)
+        for name, pattern in registry().patterns.items()
+        if type(pattern).letters is not Pattern.letters
+        for part in pattern.part_names(registry().parts(name))
+    ]
+    for pattern, part in with_letters[:MAX_PARTS_WITH_LETTERS]:
+        if registry().letters(clients(), pattern, part, LetterQuery(limit=1)).letters:
+            text = f"{part} has dead letters to replay or delete"
+            attention.append(Attention("✕", "failed", text, f"/letters/{pattern}/{quote(part)}"))
     return attention
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,11 +9,11 @@ from urllib.parse import quote
 
 from flask import request
 from flask.typing import ResponseReturnValue
-from google.cloud import ndb
 
 from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_RUN, ChangeRefusedError
 from rollforward.console.api.queries import LIST_RUNS, SORTED_RUNS, list_query, number_of
+from rollforward.console.api.rows import item_words
 from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
@@ -29,7 +28,6 @@ from rollforward.tasks.runs import STATES, Run, RunDetails, RunLink, UnknownRunE
 SHOWN_PARTS = 50
 SHOWN_RUNS = 5
 SHOWN_REASON_CHARS = 200
-_URLSAFE_KEY = re.compile(r"[A-Za-z0-9_-]{16,2000}")
 VERB_WORDS = {
     "cancel": "Cancel",
     "resume": "Resume",
@@ -127,7 +125,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         attempts_url=_attempts_url(pattern, run_id),
         word_of=_verb_word,
         retry_url=partial(_retry_url, pattern, run_id),
-        item_words=_item_words,
+        item_words=item_words,
         tree=[{**vars(branch), "run": _shown(branch.run)} for branch in details.tree],
         feeding=_feeding(pattern, run_id),
         has_steps=_has_steps(pattern),
@@ -264,21 +262,6 @@ def _retry_alls(choice: Mapping[str, str], runs: Sequence[Run]) -> Mapping[str, 
 
 def _retry_url(pattern: str, run_id: str, step: str) -> str:
     return with_query("/runs/retry", pattern=pattern, id=run_id, step=step)
-
-
-def _item_words(item: str) -> str:
-    """Return an item in words: entities are named by their keys as URLs have them.
-
-    >>> _item_words("order 7"), _item_words("YWJj")
-    ('order 7', 'YWJj')
-    """
-    if not _URLSAFE_KEY.fullmatch(item):
-        return item
-    try:
-        pairs = ndb.Key(urlsafe=item.encode()).pairs()
-    except Exception:  # A text that looks like a key: ndb raises many errors.
-        return item
-    return ", ".join(f"{kind} {name}" for kind, name in pairs)
 
 
 def _attempts_url(pattern: str, run_id: str) -> str:

@@ -400,3 +400,14 @@ def test_letters_of_a_pipeline_are_replayed_once(
             order for _, state in PICKY.states(world.clients, "picky") for order in state["orders"]
         ]
     assert Counter(Counter(orders).values()) == Counter({1: len(numbers) - 1})
+
+
+def test_the_overview_leads_to_dead_letters(desk: Desk) -> None:
+    """The gauge says to act above 0; before, the overview was calm."""
+    browser = Browser(desk)
+    assert "dead letters" not in browser.read("/")
+
+    kill_items(desk, "a")
+
+    assert "work has dead letters to replay or delete" in browser.read("/")
+    assert f'href="/rollforward{QUEUE}"' in browser.read("/")

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from google.cloud import ndb
 from werkzeug.test import TestResponse
 
+from rollforward.console.pages import overview
 from rollforward.datastore.batched import batched
 from rollforward.operations import list_dead_tasks
 from rollforward.outbox.entities import OutboxTask, RowId
@@ -318,3 +319,13 @@ def reads_of(desk: Desk, act: object) -> int:
     spent: Cost = meter.total()
     act()  # type: ignore[operator]
     return (meter.total() - spent).reads
+
+
+def test_the_overview_names_a_cloud_tasks_that_does_not_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks are kept, and the page is shown all the same."""
+    states = {"datastore": True, "tasks": False, "memcached": True}
+    monkeypatch.setattr(overview, "service_states", lambda: states)
+
+    assert "Cloud Tasks does not answer" in Browser(desk).read("/")

@@ -10,8 +10,10 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.operations.queue_control import QueueRefusedError, control_queue
 from rollforward.operations.waiting import list_waiting, queue_states
 from rollforward.runtime.messages import Message
+from rollforward.tasks import Task
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
-from tests.rollforward.console.conftest import PATH, Desk
+from tests.infra.world import Services
+from tests.rollforward.console.conftest import PATH, Act, Desk, desk_with
 from tests.rollforward.console.test_pages import Browser
 
 
@@ -147,3 +149,22 @@ def test_queues_of_other_apps_have_no_buttons(desk: Desk) -> None:
     assert "imports" in text
     assert 'Purge…<span class="unseen"> default' in text
     assert 'Purge…<span class="unseen"> imports' not in text
+
+
+def test_the_overview_names_a_queue_that_delivers_nothing(desk: Desk) -> None:
+    """Work stands still without a failure; before, an operator met no alert, and a calm page."""
+    browser = Browser(desk)
+    assert "The queue" not in browser.read("/")
+
+    browser.submit("/waiting", "/queues/change", queue="default", verb="pause")
+    assert "The queue default is paused: resume it" in browser.read("/")
+
+    browser.submit("/waiting", "/queues/change", queue="default", verb="resume")
+    assert "The queue" not in browser.read("/")
+
+
+def test_the_overview_names_a_queue_that_does_not_exist(services: Services) -> None:
+    """Its tasks wait in the outbox for ten minutes, and are dead tasks then."""
+    desk = desk_with(services, Task("/tasks/lost", "nosuch", Act, print))
+
+    assert "The queue nosuch does not exist" in Browser(desk).read("/")

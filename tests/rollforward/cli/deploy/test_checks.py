@@ -215,3 +215,16 @@ def test_an_index_file_that_cannot_be_read_is_a_finding(tmp_path: Path, text: st
     (tmp_path / "index.yaml").write_text(text)
 
     assert ids(check(NEEDS, ProjectFiles(tmp_path))) == [("index-file-invalid", "")]
+
+
+def test_a_queue_of_the_apps_own_may_be_as_its_owner_wants_it(tmp_path: Path) -> None:
+    """No task of ours goes there: a limit of its attempts is no finding, so a CI can pass."""
+    write_project(tmp_path)
+    own = """- name: of-our-own
+  rate: 5/s
+  retry_parameters:
+    task_retry_limit: 3
+"""
+    (tmp_path / "queue.yaml").write_text(QUEUE_YAML + own)
+
+    assert check(NEEDS, ProjectFiles(tmp_path)) == []

@@ -16,7 +16,7 @@ from rollforward.operations import run_sources
 from rollforward.operations.run_sources import AppRuns, Run, RunDetails, RunSource
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
-from rollforward.tasks.runs import RunQuery, readable
+from rollforward.tasks.runs import RunIssue, RunQuery, readable
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, desk_with
 from tests.rollforward.console.test_pages import Browser
@@ -177,3 +177,41 @@ def test_the_documented_source_is_listed_to_its_end(services: Services) -> None:
         before, asked = page["next_before"], asked + 1
 
     assert listed == [f"import:{number}" for number in range(5)]
+
+
+def test_a_failed_run_is_on_the_overview_whatever_its_pattern(services: Services) -> None:
+    """Builds of views and runs of an app's own, too; "no run has failed" stood above them."""
+    failed = source_of("import", run_at(minutes_ago(1), state="failed"))
+    browser = Browser(desk_with(services, failed))
+
+    overview = browser.read("/")
+
+    assert "1 run failed" in overview
+    assert "No alerts" not in overview
+    assert re.search(r"<b>1</b>[^b]*Failed runs", overview)
+    assert "import:0" in browser.read("/runs?pattern=app&state=failed")
+
+
+def test_items_that_are_entities_have_a_name_in_the_api(services: Services) -> None:
+    """The command line prints it: a key as URLs have it says nothing, and was cut besides."""
+
+    def details(*_: object) -> RunDetails:
+        key = ndb.Key("Order", "o7").urlsafe().decode()
+        issues = [RunIssue(key, "failed", "no category"), RunIssue("line 7", "failed", "no price")]
+        return RunDetails(mend.run("0", **run_at(minutes_ago(1))), issues=issues)
+
+    mend = RunSource("mend", lambda *_: [], details)
+    desk = desk_with(services, mend)
+
+    shown = desk.ask(f"{API}/runs/app/mend:0").get_json()
+
+    assert [issue["name"] for issue in shown["issues"]] == ["Order o7", "line 7"]
+
+
+def test_a_pattern_that_does_not_exist_is_named_with_those_that_do(services: Services) -> None:
+    """ "No such run" sent people to look for another id."""
+    answer = desk_with(services).ask(f"{API}/runs/views/sales.1.2")
+
+    assert answer.status_code == 404
+    assert "no pattern views; it is one of" in answer.get_json()["detail"]
+    assert "materialized-views" in answer.get_json()["detail"]
