@@ -83,6 +83,15 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name.group().lower()) if name else ""
 
 
+def test_the_entrypoint_of_an_own_app_names_the_app_and_calls_nothing() -> None:
+    """`serve = rf.serve(app)` is an app: "shop:serve()" ended each worker at its start."""
+    places = ("docs/howto/deploy.md", "docs/howto/install.md", "rollforward/gunicorn/__init__.py")
+    named = [name for place in places for name in re.findall(r"shop:serve\S*", text_of(place))]
+
+    assert len(named) >= len(places)
+    assert not [name for name in named if "(" in name]
+
+
 def test_no_query_of_the_models_needs_a_composite_index() -> None:
     """index.yaml is empty rightly: each query is a range of keys, an equality, or one order."""
     settings = DemoSettings.from_environment(LOCAL_ENVIRONMENT)

@@ -1,6 +1,6 @@
 """gunicorn for an app: its configuration, and a worker that slow callers cannot stop.
 
-    gunicorn --config python:rollforward.gunicorn.config --threads 32 "shop:serve()"
+    gunicorn --config python:rollforward.gunicorn.config --threads 32 shop:serve
 
 - config: the hooks around a worker's start and end, and the arguments that it refuses.
 - worker: gives threads to whole requests only.

@@ -412,10 +412,7 @@ def _split(declared: BatchDeclaration, members: Members, call_digest: Any) -> It
     page = _Page(0)
     for member in members:
         if not isinstance(member, tuple | list) or len(member) not in (2, 3):
-            raise BadWorkError(
-                "a member must be a task with its arguments, as (print_page, Print(7)), and a lane "
-                f"if it has one, got {member!r:.100}"
-            )
+            raise BadWorkError(f"a member must be (task, its arguments), got {member!r:.100}")
         task, args, *lanes = member
         where, body = _member(declared, task, args)
         where += tuple(lane.id for lane in lanes)

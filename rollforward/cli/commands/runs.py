@@ -96,7 +96,7 @@ def _show(options: argparse.Namespace) -> int:
     print(table(_HEAD, [list(_values(row))]))
     counts = row.get("counts")
     if note := row.get("note"):
-        print("\n" + printable(str(note)))
+        print("\n" + printable(f"{note} {format_time(row.get('waits_until'))}".strip()))
     if isinstance(counts, dict) and counts:
         print("\n" + printable(", ".join(f"{name} {count}" for name, count in counts.items())))
     if reason := row.get("reason"):

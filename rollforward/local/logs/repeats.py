@@ -45,6 +45,10 @@ _ADVICE = tuple(
             f"{NOTHING}: it is retried; if it lasts, `rollforward doctor`",
         ),
         ("^refused ", "send it through its queue: task endpoints accept Cloud Tasks alone"),
+        (
+            "waits for another version",
+            f"{NOTHING} in a deployment; a renamed task keeps its path: @rf.task('/tasks/old')",
+        ),
         ("not in this version", "retire the table, or deploy the version that has it"),
         ("cannot tell when|are not received", "check that the temporary folder is writable"),
         ("the step .* failed|the flow .* failed", "see the run in the console, and its step"),
