@@ -313,7 +313,7 @@ def test_an_argument_in_the_wrong_place_says_what_to_write(
 @one_emulator
 def test_a_member_without_its_task_says_what_a_member_is(world: World) -> None:
     """A bound call names no task: "cannot unpack" said nothing."""
-    with world.context(), pytest.raises(BatchError, match="must be .task, its arguments"):
+    with world.context(), pytest.raises(BatchError, match=r"must be \(task, its arguments\)"):
         BELLS.populate(world.clients, "b1", [ring.bind("hall")])  # type: ignore[list-item]
 
 
