@@ -54,6 +54,9 @@ class Place:
         return self.platform
 
 
+FILTERS = ("pattern", "queue", "state", "error", "name", "since", "until")
+
+
 def place_of(options: argparse.Namespace) -> Place:
     """Return the place that options name.
 
@@ -116,7 +119,8 @@ def show(
     if rows:
         print(table(head, [list(cells(row)) for row in rows]))
     else:
-        print(f"No {name.replace('_', ' ')}.")
+        is_filtered = any(getattr(options, filter_name, None) for filter_name in FILTERS)
+        print(f"No {name.replace('_', ' ')}{' match' if is_filtered else ''}.")
     if following:
         print(f"\nMore: --after {printable(str(following))}")
     return 0

@@ -65,6 +65,13 @@ def test_many_dead_tasks_are_replayed_by_a_run(shop: Shop) -> None:
     assert "done 1, " in shop.run(*command)
 
 
+def test_a_filter_that_takes_nothing_does_not_say_that_there_is_nothing(shop: Shop) -> None:
+    """A mistyped class of error looked like a calm night."""
+    shop.desk.give_up("x")
+
+    assert shop.run("dead", "--error", "ValueErrr") == "No dead tasks match.\n"
+
+
 def test_dead_tasks_are_deleted(shop: Shop) -> None:
     dead_id = shop.desk.give_up("x")
     shop.desk.give_up("y")
