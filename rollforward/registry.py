@@ -293,13 +293,13 @@ class Registry:
             UnknownQueueError: one has none, and would never be delivered.
         """
         queues = set(existing)
-        missing = sorted({task.queue for task in self.tasks.values()} - queues)
+        unknown = sorted({task.queue for task in self.tasks.values()} - queues)
         for task in self.tasks.values():
             if task.queue not in queues:
-                others = ", ".join(name for name in missing if name != task.queue)
+                absent = ", ".join(name for name in unknown if name != task.queue)
                 raise UnknownQueueError(
                     f"{task.path} goes to the queue {task.queue!r}, which does not exist"
-                    f"{f' (nor do {others})' if others else ''}: add "
+                    f"{f' (nor do {absent})' if absent else ''}: add "
                     f"`- name: {task.queue}` with its `rate: 100/s` to queue.yaml, or let "
                     "`rollforward deploy --check --write` write that file. The queues are "
                     f"{', '.join(sorted(queues)) or 'none'}"

@@ -85,7 +85,7 @@ def _are_clients(value: Any, count: int | None) -> bool:
 def bound_call(
     kind: type[Parameters[P]], owner: str, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Parameters[P]:
-    """Return the arguments of a call of `enqueue`, beside which an option has no place.
+    """Return the arguments of a call of `enqueue`, which takes no option with them.
 
     Raises:
         BadArgumentsError: as of `bound`, with what to write if an option was meant.
@@ -109,8 +109,8 @@ def check_options(owner: str, options: Mapping[str, Any]) -> None:
     """
     for name in options:
         if name not in ENQUEUE_OPTIONS:
-            known = ", ".join(ENQUEUE_OPTIONS)
-            raise TypeError(f"{owner}: enqueue has the options {known}, got {name}")
+            names = ", ".join(ENQUEUE_OPTIONS)
+            raise TypeError(f"{owner}: enqueue has the options {names}, got {name}")
 
 
 def form_of(

@@ -83,7 +83,7 @@ def audit_row(entry: AuditEntry) -> dict[str, Any]:
 
 
 def run_row(details: RunDetails) -> dict[str, Any]:
-    """Return a run; each item that stands out has its `name`, for people."""
+    """Return a run; each item that was not simply done has its `name`."""
     row = asdict(details)
     for issue in row["issues"]:
         issue["name"] = item_words(issue["item"])
