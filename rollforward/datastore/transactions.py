@@ -206,6 +206,22 @@ def is_in_transaction() -> bool:
     return context is not None and context.in_transaction()
 
 
+def check_outside(call: str, twin: str) -> None:
+    """Check that no transaction runs here: it would not undo a call that commits at once.
+
+    Args:
+        twin: The call that joins a transaction.
+
+    Raises:
+        RuntimeError: one runs.
+    """
+    if is_in_transaction():
+        raise RuntimeError(
+            f"{call} commits at once, and stays if this transaction ends without a commit: write "
+            f"{twin}, or do it after the commit"
+        )
+
+
 def pending_writes() -> int:
     """Return how many writes wait for the commit of the transaction that this code runs in.
 

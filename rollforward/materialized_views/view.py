@@ -55,6 +55,8 @@ def check_views(views: Sequence[type[View]]) -> None:
     Raises:
         TypeError: they cannot, and what to do.
     """
+    for view in views:
+        _check_declared(view)
     names = [view.name for view in views]
     for view in views:
         if not _NAME.fullmatch(view.name):
@@ -75,6 +77,18 @@ def check_views(views: Sequence[type[View]]) -> None:
         if is_view(view.source) and view.source not in views:
             both = f"{view.name} is downstream of {view.source.name}"
             raise TypeError(f"{both}: put both into one group")
+
+
+def _check_declared(view: type[View]) -> None:
+    if not is_view(view):
+        raise TypeError(f"a group takes classes that extend View, got {view!r:.100}")
+    if getattr(view, "source", None) is None:
+        raise TypeError(f"{view.name} must have a `source`: the kind of entity that it follows")
+    if view.contributions is View.contributions:
+        raise TypeError(
+            f"{view.name} must have a `contributions`: a static method that returns the rows of a "
+            "source, as {sale.shop: {'cents': sale.cents}}"
+        )
 
 
 def is_view(source: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollforward.datastore.batched import batched
-from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.datastore.transactions import check_outside, current_transaction, transact
 from rollforward.pull_queues import add as adding
 from rollforward.pull_queues import leasing
 from rollforward.pull_queues.add import make_ready
@@ -73,10 +73,12 @@ class PullQueue:
         Raises:
             BadItemError: it cannot be added.
             DifferentItemError: the idempotency key was used for another item.
+            RuntimeError: a transaction runs here, which would not undo it.
             google.api_core.exceptions.GoogleAPICallError: what the service said. With an
                 idempotency key it is safe to add it again.
         """
         check(payload, tag, idempotency_key)
+        check_outside(f"add to {self.name}", "add_in_transaction")
         item = adding.new_item(clients, payload, tag, delay_s)
         return adding.add(clients, self.name, self.partitions, item, idempotency_key)
 

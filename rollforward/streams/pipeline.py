@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import pydantic
 
 from rollforward import outbox
-from rollforward.datastore.transactions import current_transaction
+from rollforward.datastore.transactions import check_outside, current_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.texts import has_unpaired_surrogate
-from rollforward.streams.driver import Engine, run_steps
+from rollforward.streams.driver import Engine, run_steps, tasks_of
 from rollforward.streams.exchange.ingest import (
     encoded_record,
     inbound_record,
@@ -83,9 +83,13 @@ class Pipeline(Declaration):
             BadRecordError: the push is invalid. A `PartlyAcceptedError`: only a part was accepted.
             BackpressureError: the source is paused. Repeat the same push.
             Retry, Unavailable: repeat the push; a part may have been accepted.
+            UnknownTaskError: the app does not serve the pipeline, so nothing would process it.
+            RuntimeError: a transaction runs here, which would not undo it.
         """
         _check_push(self, stream, process)
         check_pushed(records)
+        check_outside(f"push to {self.name}", "push_in_transaction")
+        tasks_of(self).work.check_registered(clients)
         engine = Engine(clients, self)
         incoming = [
             inbound_record(engine.environment, stream, pushed.value, pushed.timestamp_ms, pushed.id)

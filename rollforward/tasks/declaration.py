@@ -324,10 +324,7 @@ class Task(Generic[A]):
             UnknownTaskError: no part of its registry brings it.
         """
         if clients.task_paths is not None and self.path not in clients.task_paths:
-            raise UnknownTaskError(
-                f"{self.path} is in no registry, so no delivery would find it: add what declares "
-                f"it ({self.function}) to rf.serve(app, ...), or to the app's Registry(...)"
-            )
+            raise UnknownTaskError.of(self.path, self.function)
 
     def _check_size(self, body: bytes, max_bytes: int) -> None:
         if len(body) > max_bytes:

@@ -22,6 +22,14 @@ class TooLargeError(EnqueueError, ValueError):
 class UnknownTaskError(EnqueueError, LookupError):
     """No registry has this task, so it would never be delivered; the text says what to add."""
 
+    @classmethod
+    def of(cls, path: str, function: str) -> UnknownTaskError:
+        """Return the error about a task by its path, and by its function or its part."""
+        return cls(
+            f"{path} is in no registry, so no delivery would find it: add what declares it "
+            f"({_declaring(path, function)}) to rf.serve(app, ...), or to the app's Registry(...)"
+        )
+
 
 class UnknownQueueError(EnqueueError, rpc_errors.NotFound):
     """A task goes to a queue that does not exist; the text says which, and what to do."""
@@ -92,3 +100,33 @@ class OtherVersionError(TaskError):
 
     The task waits for an hour, which a deployment may take, and is given up then.
     """
+
+
+# Parts by the paths of their tasks.
+_PARTS = {
+    "batches": "TaskBatch",
+    "continuations": "job",
+    "counters": "Counter",
+    "flows": "flow",
+    "fork-join": "fork-join queue",
+    "lanes": "Lane",
+    "materialized-views": "ViewMaintenance of",
+    "streams": "Pipeline",
+}
+
+
+def _declaring(path: str, function: str) -> str:
+    """Return what an app has to register: a function of its own, or a part of it by its name.
+
+    >>> _declaring("/tasks/counters/likes/settle", "rollforward.counters.counter.Counter._settle")
+    "the Counter 'likes'"
+    >>> _declaring("/tasks/ship", "shop.ship")
+    'shop.ship'
+    """
+    _, _, pattern, *names = [*path.split("/"), "", ""]
+    if not function.startswith("rollforward.") or pattern not in _PARTS:
+        return function
+    name = names[0]
+    if name.startswith("views-"):  # A walk over the sources of a group.
+        pattern, name = "materialized-views", name.split("-")[1]
+    return f"the {_PARTS[pattern]} {name!r}"

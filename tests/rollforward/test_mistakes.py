@@ -18,9 +18,10 @@ from rollforward.continuations.progress import progress
 from rollforward.datastore.transactions import NoContextError, transact
 from rollforward.fork_join import Batch, fork_join
 from rollforward.materialized_views import BadContributionError, Contributions, View, ViewGroup
+from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
-from rollforward.streams import Computation, Context, Pipeline, Record
+from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.pushes import check_pushed
 from rollforward.tasks import BadArgumentsError, Task, task
 from rollforward.tasks.errors import UnknownQueueError, UnknownTaskError
@@ -74,6 +75,10 @@ def of_an_app(world: World) -> Clients:
 # A task that no registry has
 
 
+def push_a_ring(clients: Clients) -> None:
+    RINGS.push(clients, "rings", [PushedRecord("r1", {"room": "hall"}, 1_000)])
+
+
 def commit_a_task(clients: Clients) -> None:
     transact(lambda: outbox.enqueue(clients, announce, Raise(5)))
 
@@ -100,6 +105,7 @@ UNREGISTERED: dict[str, tuple[str, Callable[[Clients], Any]]] = {
         "/tasks/materialized-views/lamps/apply",
         lambda c: LAMPS.save(c, Lamp(id="one", cents=3)),
     ),
+    "push": ("/tasks/streams/rings/work", lambda c: push_a_ring(c)),
 }
 
 
@@ -331,3 +337,55 @@ def test_all_queues_that_are_missing_are_named_at_once(world: World) -> None:
     registry = Registry(*(Task(f"/tasks/{name}", name, Raise, print) for name in ("nix", "nought")))
     with pytest.raises(UnknownQueueError, match=r"'nix', which does not exist \(nor do nought\)"):
         registry.check_queues(["default", "outbox"])
+
+
+def test_a_pattern_that_is_not_registered_is_named_by_its_part(of_an_app: Clients) -> None:
+    """And not by a function of the library, which nobody can register."""
+    refused = r"add what declares it \(the ViewMaintenance of 'lamps'\)"
+    with of_an_app.context(), pytest.raises(UnknownTaskError, match=refused):
+        LAMPS.save(of_an_app, Lamp(id="desk", cents=5))
+
+
+class NoSource(View):
+    """No kind."""
+
+
+class NoRows(View):
+    source = Lamp
+
+
+@pytest.mark.parametrize(
+    ("view", "advice"),
+    [(Lamp, "extend View"), (NoSource, "a `source`"), (NoRows, "a `contributions`")],
+)
+def test_a_view_that_lacks_something_is_refused_where_its_group_is(
+    view: type[View], advice: str
+) -> None:
+    """Before, it was an attribute error, or an error of the first save."""
+    with pytest.raises(TypeError, match=advice):
+        ViewGroup("lamps", view)
+
+
+# A call that commits at once, in a transaction
+
+
+LETTERS = PullQueue("letters")
+
+
+@one_emulator
+@pytest.mark.parametrize(
+    ("call", "twin"),
+    [
+        (lambda clients: LETTERS.add(clients, "Dear Ada"), "add_in_transaction"),
+        (push_a_ring, "push_in_transaction"),
+    ],
+)
+def test_a_call_that_no_rollback_undoes_is_refused_in_a_transaction(
+    world: World, call: Callable[[Clients], object], twin: str
+) -> None:
+    """It stayed when the transaction was given up, and came twice when its body ran again."""
+    with world.context(), pytest.raises(RuntimeError, match=f"write {twin}, or do it after"):
+        transact(lambda: call(world.clients))
+
+    with world.context():
+        assert LETTERS.lease(world.clients) == []
