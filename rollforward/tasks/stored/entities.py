@@ -36,6 +36,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import key_of_client
+
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 WAITING, BEGUN, CANCELLED, GIVEN_UP = "waiting", "begun", "cancelled", "given up"
 
@@ -61,12 +63,12 @@ class ArgumentsChunk(ndb.Model):
 
 def stored_key(stored_id: str) -> Any:
     """Return the key of some arguments."""
-    return ndb.Key(StoredArguments, stored_id)
+    return key_of_client(StoredArguments, stored_id)
 
 
 def chunk_key(stored_id: str, number: int) -> Any:
     """Return the key of a chunk."""
-    return ndb.Key(ArgumentsChunk, f"{stored_id}|{number:04d}")
+    return key_of_client(ArgumentsChunk, f"{stored_id}|{number:04d}")
 
 
 class DistantTask(ndb.Model):
@@ -99,7 +101,7 @@ class CancellableTask(ndb.Model):
 
 def distant_key(row: str) -> Any:
     """Return the key of a distant task."""
-    return ndb.Key(DistantTask, row)
+    return key_of_client(DistantTask, row)
 
 
 def waiting_until(end_utc: datetime.datetime) -> Any:
@@ -112,4 +114,4 @@ def waiting_until(end_utc: datetime.datetime) -> Any:
 
 def handle_key(handle: str) -> Any:
     """Return the key of a cancellable task."""
-    return ndb.Key(CancellableTask, handle)
+    return key_of_client(CancellableTask, handle)
