@@ -16,18 +16,22 @@ from google.cloud.ndb.exceptions import ContextError
 ADVICE = "open Datastore's context first: `with clients.context(): ...`"
 
 
+def client_namespace() -> str:
+    """Return the namespace of the client, for a query that looks there in any context."""
+    return get_context().client.namespace or ""
+
+
 def key_of_client(kind: type[ndb.Model], name: str) -> Any:
     """Return a key in the namespace of the client, where tasks and sweeps look.
 
     A context may have another one, as of a tenant.
     """
-    return ndb.Key(kind, name, namespace=get_context().client.namespace)
+    return ndb.Key(kind, name, namespace=client_namespace())
 
 
 def has_other_namespace() -> bool:
     """Return whether this thread's context has another namespace than its client."""
-    context = get_context()
-    return bool((context.get_namespace() or "") != (context.client.namespace or ""))
+    return bool((get_context().get_namespace() or "") != client_namespace())
 
 
 def explain_missing_context() -> None:

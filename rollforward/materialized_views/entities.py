@@ -34,7 +34,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import key_of_client
+from rollforward.datastore.contexts import client_namespace, key_of_client
 from rollforward.datastore.conversion.keys import child_key
 
 CATALOG_REPLICAS = 64
@@ -88,7 +88,7 @@ def marker_key(source: Any) -> Any:
 
 def row_key(table: str, row: str) -> Any:
     """Return the key of a table's row, given as JSON."""
-    return ndb.Key(ViewRow, f"{table}:{row}")
+    return key_of_client(ViewRow, f"{table}:{row}")
 
 
 def table_and_row(key: Any) -> tuple[str, str]:
@@ -105,7 +105,8 @@ def row_marker_key(row: Any, source: str) -> Any:
 def rows_from(prefix: str) -> Any:
     """Return the query for the rows whose names begin with a text: "<table>:" for a table's."""
     key = ViewRow._key
-    query = ViewRow.query(key > ndb.Key(ViewRow, prefix), key < ndb.Key(ViewRow, prefix + _LAST))
+    low, high = (key_of_client(ViewRow, name) for name in (prefix, prefix + _LAST))
+    query = ViewRow.query(key > low, key < high, namespace=client_namespace())
     return query.order(key)
 
 
@@ -133,7 +134,7 @@ def rank_prefix(row: Any, measure: str) -> str:
 def ranked(prefix: str, *, descending: bool = False) -> Any:
     """Return the query for markers by one of their ranks."""
     rank = RowMarker.ranks
-    query = RowMarker.query(rank >= prefix, rank < prefix + _LAST)
+    query = RowMarker.query(rank >= prefix, rank < prefix + _LAST, namespace=client_namespace())
     return query.order(-rank if descending else rank)
 
 

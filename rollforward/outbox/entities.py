@@ -25,7 +25,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import key_of_client
+from rollforward.datastore.contexts import client_namespace, key_of_client
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.runtime.clock import parse_time, time_text
 
@@ -116,7 +116,7 @@ def outbox_rows(partition: str = "", *, after: str = "") -> Any:
     The first and the last one include all keys outside of them, so that none is out of reach.
     """
     key = OutboxTask._key
-    query = OutboxTask.query().order(key)
+    query = OutboxTask.query(namespace=client_namespace()).order(key)
     if partition and partition != PARTITIONS[-1]:
         beyond = PARTITIONS[PARTITIONS.index(partition) + 1]
         query = query.filter(key < outbox_key(beyond))
@@ -129,13 +129,15 @@ def outbox_rows(partition: str = "", *, after: str = "") -> Any:
 
 def rows_of_tag(tag: str) -> Any:
     """Return the query for the rows of a tag, by key."""
-    return OutboxTask.query(OutboxTask.tag == tag).order(OutboxTask._key)
+    query = OutboxTask.query(OutboxTask.tag == tag, namespace=client_namespace())
+    return query.order(OutboxTask._key)
 
 
 def rows_of_tags(prefix: str, *, is_reversed: bool = False) -> Any:
     """Return the query for the rows of all tags that begin with a prefix."""
     tag = OutboxTask.tag
-    query = OutboxTask.query(tag >= prefix, tag < prefix + "\U0010ffff")
+    namespace, end = client_namespace(), prefix + "\U0010ffff"
+    query = OutboxTask.query(tag >= prefix, tag < end, namespace=namespace)
     return query.order(-tag if is_reversed else tag)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollforward.datastore.contexts import client_namespace
 from rollforward.materialized_views.entities import RowMarker
 from rollforward.materialized_views.rows import Row
 from rollforward.materialized_views.updates import TABLE
@@ -135,7 +136,8 @@ def count_distinct(prefix: str) -> int:
 
 def _distinct_after(prefix: str, cursor: str) -> list[str]:
     """Return the next different ranks of a row after one of them."""
-    query = RowMarker.query(RowMarker.ranks > cursor, RowMarker.ranks < prefix + "\U0010ffff")
+    rank, end = RowMarker.ranks, prefix + "\U0010ffff"
+    query = RowMarker.query(rank > cursor, rank < end, namespace=client_namespace())
     page = query.order(RowMarker.ranks).fetch(
         MAX_LISTED, projection=["ranks"], distinct_on=["ranks"]
     )

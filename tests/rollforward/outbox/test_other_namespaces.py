@@ -29,7 +29,7 @@ from tests.rollforward.materialized_views.harness import (
     played,
 )
 from tests.rollforward.outbox.order_tasks import Order, Step, step
-from tests.rollforward.outbox.rows import steps_sent
+from tests.rollforward.outbox.rows import steps_sent, strand
 from tests.rollforward.runtime.sharing.shared_bodies import RunningSum
 
 pytestmark = pytest.mark.fast
@@ -76,6 +76,26 @@ def test_a_save_by_a_tenant_s_context_reaches_the_rows_that_are_read(services: S
                 views.save(world.clients, Number(id="n", row="all", said={"n": n}))
             world.settle()
             assert counts(world, Numbers, views) == {"all": n + 1}
+        with tenant("a"):
+            token = views.save(world.clients, Number(id="n", row="b", said={"n": 5}))
+            assert views.read(world.clients, Numbers).freshness.waiting == 2
+            assert not views.wait(world.clients, token, 0)
+        world.settle()
+        with tenant("a"):
+            assert views.wait(world.clients, token, 0)
+            assert counts(world, Numbers, views) == {"all": 2, "b": 1}
+            assert [value for _, value in views.top(Numbers, "b", "n")] == [5]
+            assert views.distinct(Numbers, "all", "n") == 2
+
+
+@one_emulator
+def test_the_depth_of_the_outbox_is_the_same_in_each_context(world: World) -> None:
+    """A tenant's page shows what waits for the app."""
+    strand(world, 150)
+    with world.context():
+        waiting = outbox.depth(world.clients).waiting
+        with tenant("a"):
+            assert outbox.depth(world.clients).waiting == waiting > 0
 
 
 @one_emulator
