@@ -14,6 +14,8 @@ MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 # What a tick may be late and still run under "skip".
 GRACE = datetime.timedelta(minutes=5)
 MAX_MISSED = 100
+# Of an expression: a list of all minutes of an hour has 169.
+MAX_CRON_CHARS = 1_000
 # No zone's clock goes back by more.
 SET_BACK = datetime.timedelta(hours=3)
 
@@ -28,19 +30,42 @@ def check(cron: str, tz: str) -> None:
     Raises:
         BadScheduleError: one of them cannot be read.
     """
-    if len(cron.split()) != 5:
+    if not isinstance(cron, str) or len(cron.split()) != 5:
         raise BadScheduleError(
-            f"a cron expression must have 5 fields, got {cron!r}: minute, hour, day of the month, "
-            'month, day of the week; "0 9 * * 1" is each Monday at 9'
+            f"a cron expression must have 5 fields, got {cron!r:.100}: minute, hour, day of the "
+            'month, month, day of the week; "0 9 * * 1" is each Monday at 9'
         )
+    if len(cron) > MAX_CRON_CHARS:
+        raise BadScheduleError(
+            f"a cron expression must have at most {MAX_CRON_CHARS:,} characters, got {len(cron):,}"
+        )
+    _check_zone(tz)
     try:
         next(_times(cron, tz, datetime.datetime.now(datetime.UTC)))
     except CronSimError as error:
-        raise BadScheduleError(f"{cron!r} is no cron expression: {error}") from None
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadScheduleError(f"{tz!r} is no time zone: {error}") from None
+        raise BadScheduleError(f"{cron!r:.100} is no cron expression: {error}") from None
     except StopIteration:
-        raise BadScheduleError(f"{cron!r} never comes") from None
+        raise BadScheduleError(f"{cron!r:.100} never comes") from None
+
+
+def _check_zone(tz: str) -> None:
+    """Check a zone; its user chose it, and is told nothing of the files that were looked at."""
+    try:
+        zoneinfo.ZoneInfo(tz)
+    except (zoneinfo.ZoneInfoNotFoundError, TypeError, ValueError, OSError):
+        raise BadScheduleError(
+            f"{tz!r:.100} is no time zone: write its name, such as Europe/Berlin"
+        ) from None
+
+
+def check_missed(missed: str) -> None:
+    """Check what is to become of missed ticks.
+
+    Raises:
+        BadScheduleError: there is no such way.
+    """
+    if missed not in MISSED:
+        raise BadScheduleError(f"missed must be one of {', '.join(MISSED)}, got {missed!r}")
 
 
 def next_tick(cron: str, tz: str, start: datetime.datetime) -> datetime.datetime | None:

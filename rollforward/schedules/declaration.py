@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,14 @@ from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.schedules import cron as times
-from rollforward.schedules.cron import MISSED, Missed
+from rollforward.schedules.cron import Missed
 from rollforward.schedules.entities import row_key
 from rollforward.schedules.ticks import DeclaredSchedule, put_row
 from rollforward.tasks.declaration import task
 from rollforward.tasks.parameters import with_clients
 
+# Behind it the key of a row has a bar, and the id.
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 MAX_ID_BYTES = 500
 
 
@@ -42,6 +45,11 @@ class UserSchedules(DeclaredSchedule):
     """
 
     lane: Callable[[str], MessageLane] | None = None
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise times.BadScheduleError(f"name must match {NAME.pattern}, got {self.name!r:.100}")
+        times.check_missed(self.missed)
 
     def lane_of(self, row_id: str) -> MessageLane | None:
         return self.lane(row_id) if self.lane is not None else None
@@ -81,7 +89,9 @@ class UserSchedules(DeclaredSchedule):
         row_key(self.name, row_id).delete()
 
 
-def _check_id(row_id: str) -> None:
+def _check_id(row_id: object) -> None:
+    if not isinstance(row_id, str):
+        raise times.BadScheduleError(f"an id must be a text, got {row_id!r:.100}")
     if has_unpaired_surrogate(row_id):
         raise times.BadScheduleError("an id contains an unpaired surrogate")
     if not 0 < len(row_id.encode()) <= MAX_ID_BYTES:
@@ -115,8 +125,7 @@ def schedule(
         TypeError: by the decorator, when the function has another form than a schedule's.
     """
     times.check(cron, tz)
-    if missed not in MISSED:
-        raise times.BadScheduleError(f"missed must be one of {', '.join(MISSED)}, got {missed!r}")
+    times.check_missed(missed)
 
     def declare(function: Callable[..., object]) -> Schedule:
         name = function.__name__.strip("_").replace("_", "-")

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
 from rollforward.runtime import Clients
-from rollforward.schedules import BadScheduleError, cron, schedule
+from rollforward.schedules import BadScheduleError, UserSchedules, cron, schedule
 from rollforward.schedules.cron import MISSED, Missed, next_tick, ticks_to_run
+from rollforward.tasks import task
 from tests.infra.mutation.lines import Bug
 
 pytestmark = pytest.mark.fast
+
+
+@task("/tasks/tests/greet-in-time", queue="default")
+def greet(clients: Clients, user: str) -> None:
+    """Do nothing."""
 
 
 def at(text: str) -> datetime.datetime:
@@ -122,12 +129,42 @@ def test_a_tick_that_other_rules_of_its_zone_gave_runs_and_none_before_it(missed
         ("0 9 * * 1", "Europe/Nowhere", "'Europe/Nowhere' is no time zone"),
         ("0 9 * * 1", "../../etc/passwd", "is no time zone"),
         ("0 9 * * 1", "", "is no time zone"),
+        ("0 9 * * 1", None, "None is no time zone"),
+        ("0 9 * * 1", "Europe", "'Europe' is no time zone: write its name"),
+        ("0 9 * * 1", "E" * 5_000, "is no time zone"),
+        (None, "UTC", "must have 5 fields, got None"),
+        ("9" * 999 + " * * * *", "UTC", "at most 1,000 characters"),
+        ("9" * 900 + " * * * *", "UTC", "is no cron expression: Bad minute"),
     ],
 )
-def test_an_expression_that_cannot_be_read_is_refused(cron: str, tz: str, complaint: str) -> None:
-    """At the declaration, with the form to write."""
-    with pytest.raises(BadScheduleError, match=complaint):
+def test_an_expression_that_cannot_be_read_is_refused(cron: Any, tz: Any, complaint: str) -> None:
+    """A declaration, or a user's choice, is told the form to write, and no path of a server."""
+    with pytest.raises(BadScheduleError, match=complaint) as refused:
         schedule(cron, tz=tz)
+    assert "zoneinfo" not in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"name": "all|reminders"}, "name must match"),
+        ({"name": ""}, "name must match"),
+        ({"name": "r" * 51}, "name must match"),
+        ({"missed": "latest"}, "missed must be one of once, all, skip, got 'latest'"),
+    ],
+)
+def test_schedules_of_users_that_would_never_run_are_refused(
+    options: dict[str, Any], complaint: str
+) -> None:
+    """T3: the sweep would take a row of such a name for another version's, without a word."""
+    with pytest.raises(BadScheduleError, match=complaint):
+        UserSchedules(**{"name": "reminders", "task": greet, **options})
+
+
+def test_an_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(BadScheduleError, match="an id must be a text, got 17"):
+        UserSchedules("reminders", greet).remove(17)  # type: ignore[arg-type]
 
 
 def test_a_function_of_another_form_is_refused() -> None:
