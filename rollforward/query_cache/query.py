@@ -53,6 +53,9 @@ class CachedQuery(Generic[P, T]):
         stale_s = min(ttl_s, MAX_TTL_S - ttl_s) if stale_s is None else stale_s
         if not NAME.fullmatch(name):
             raise ValueError(f"name must match {NAME.pattern}, got {name!r}")
+        for field, seconds in {"ttl_s": ttl_s, "stale_s": stale_s, "lease_s": lease_s}.items():
+            if type(seconds) is not int:  # memcached takes no other, and would keep nothing.
+                raise ValueError(f"{field} must be whole seconds, got {seconds!r:.100}")
         if not (ttl_s >= 1 and 0 <= stale_s <= MAX_TTL_S - ttl_s):
             limits = f"ttl_s must be at least 1, and ttl_s + stale_s at most {MAX_TTL_S}"
             raise ValueError(f"{limits}, got {ttl_s} and {stale_s}")

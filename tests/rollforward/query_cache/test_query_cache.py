@@ -306,6 +306,9 @@ def test_statistics_are_of_all_processes_until_they_are_emptied(world: World) ->
         {"ttl_s": 0},
         {"ttl_s": 2_592_001},
         {"ttl_s": 60, "stale_s": -1},
+        {"ttl_s": 1.5},
+        {"ttl_s": 60, "stale_s": 30.0},
+        {"lease_s": 10.5},
         {"lease_s": 2},
         {"beta": -0.5},
         {"beta": math.nan},
@@ -316,7 +319,7 @@ def test_statistics_are_of_all_processes_until_they_are_emptied(world: World) ->
 )
 def test_a_declaration_that_cannot_work_is_refused(terms: dict[str, Any]) -> None:
     """J5: at import, and not at the first call."""
-    with pytest.raises(ValueError, match=r"^(name|ttl_s|lease_s|beta) must "):
+    with pytest.raises(ValueError, match=r"^(name|ttl_s|stale_s|lease_s|beta) must "):
         CachedQuery(lambda clients: 1, **{"name": "n", "returns": int, "ttl_s": 60, **terms})
 
 
