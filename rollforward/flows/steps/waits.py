@@ -16,7 +16,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.flows.errors import BadStepError, Unwinding
 from rollforward.flows.rows import pending, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
-from rollforward.flows.rows.events import taken
+from rollforward.flows.rows.events import MAX_NAME_BYTES, taken
 from rollforward.flows.rows.records import DONE, StepRecord
 from rollforward.flows.steps.attempt import FlowAttempt, Wait
 from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
@@ -89,7 +89,7 @@ def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
 
     def decide(row: FlowRun) -> Wait:
         check_running(row)
-        record = row.step(name) or StepRecord("sleep", began=now_s, until=until_s)
+        record = row.step(name) or begun(row, StepRecord("sleep", began=now_s, until=until_s))
         row.note(name, record)
         return Wait(utc_at(record.until))
 
@@ -107,6 +107,30 @@ def check_running(row: FlowRun) -> None:
         raise Unwinding
 
 
+def begun(row: FlowRun, record: StepRecord) -> StepRecord:
+    """Return the record of a step that begins now, if the row has room for it.
+
+    Raises:
+        BadStepError: it has not.
+    """
+    row.check_capacity()
+    return record
+
+
+def check_event(name: str, event: object) -> None:
+    """Check that an event can be sent: a step would wait for another one for ever.
+
+    Raises:
+        BadStepError: no event has this name.
+    """
+    is_text = isinstance(event, str) and bool(event) and event.isprintable()
+    if not is_text or len(str(event).encode()) > MAX_NAME_BYTES:
+        raise BadStepError(
+            f"the step {name!r} must wait for an event whose name is printable and has 1 to "
+            f"{MAX_NAME_BYTES} bytes, got {event!r:.100}"
+        )
+
+
 def wait_for_event(
     attempt: FlowAttempt, name: str, event: str, timeout_s: float | None
 ) -> StepRecord:
@@ -114,11 +138,14 @@ def wait_for_event(
     now_s = attempt.now_s()
     until_s = 0.0 if timeout_s is None else now_s + timeout_s
     waiting = attempt.row.step(name)
-    if waiting is not None:
+    if waiting is None:
+        check_event(name, event)
+    else:
         attempt.check_parked(utc_at(waiting.until) if waiting.until else None)
 
     def decide(row: FlowRun) -> StepRecord | Wait:
-        record = row.step(name) or StepRecord("wait", began=now_s, until=until_s, event=event)
+        first = StepRecord("wait", began=now_s, until=until_s, event=event)
+        record = row.step(name) or begun(row, first)
         if not record.has_ended:
             check_running(row)
             record = taken(row, record, now_s)

@@ -77,6 +77,12 @@ STEPS: dict[str, tuple[Code, str, int]] = {
     "a long name": (lambda step: step.sleep("x" * 61, days=1), "1 to 60 bytes", 0),
     "no name": (lambda step: step.sleep("", days=1), "1 to 60 bytes", 0),
     "a bar in a name": (lambda step: step.sleep("a|b", days=1), "must not have", 0),
+    "a long event": (
+        lambda step: step.wait_for("a", event="x" * 61),
+        "the step 'a' must wait for an event whose name is printable and has 1 to 60 bytes",
+        0,
+    ),
+    "an event that is no text": (lambda step: step.wait_for("a", event=17), "got 17", 0),  # type: ignore[call-overload]
     "a long sleep": (lambda step: step.sleep("a", days=4000), "ten years", 0),
     "a sleep until a naive time": (
         lambda step: step.sleep("a", until=datetime.datetime(2030, 5, 1)),  # noqa: DTZ001

@@ -177,6 +177,30 @@ def test_the_largest_row_of_a_flow_is_stored_and_undone(world: World) -> None:
     assert ENTITY.most * 0.7 < row_size() < ENTITY.most
 
 
+@one_emulator
+@pytest.mark.parametrize("waits", ["sleep", "wait_for"])
+def test_waits_take_no_more_room_than_other_steps(world: World, waits: str) -> None:
+    """W19: a row that is full of them would have no room for undos, nor for an event."""
+
+    def code(step: Steps) -> None:
+        step.undo("undo", CODE.act, "undo")
+        step.wait_for("go", timeout_s=DAY_S)
+        if waits == "sleep":
+            step.sleep("a", days=1)
+        step.wait_for("a", timeout_s=DAY_S)
+
+    run(world, code)
+    fill_with_steps(MAX_STEPS_BYTES + 50_000)
+    probe.signal(world.clients, ID, "go")
+    state = settle(world)
+    assert (state.state, "take at most 500,000 bytes" in state.reason) == ("failed", True), state
+    assert "a" not in state.steps
+
+    probe.cancel(world.clients, ID)
+    assert settle(world).state == "cancelled"
+    assert CODE.done == ["undo"]
+
+
 def fill_with_events(world: World) -> None:
     """Send the flow as many events of the largest size as it keeps, and one that is too many."""
 
