@@ -69,12 +69,14 @@ class BatchDeclaration:
                 f"keep must be positive and at most {MAX_KEEP.days} days, got {self.keep}"
             )
 
-    def key(self, batch_id: str) -> str:
+    def key(self, batch_id: object) -> str:
         """Return the prefix of the keys of a batch.
 
         Raises:
             BadWorkError: there can be no batch of this id.
         """
+        if not isinstance(batch_id, str):
+            raise BadWorkError(f"batch_id must be a text, got {batch_id!r:.100}")
         if not batch_id or not batch_id.isprintable() or set(batch_id) & set(":;"):
             raise BadWorkError(
                 f"batch_id must be printable and not empty, without : and ;, got {batch_id!r:.100}"

@@ -29,6 +29,7 @@ from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.lookup import MAX_KEYS
 from rollforward.datastore.versions import lookup_versions
 from rollforward.runtime import Clients
+from rollforward.runtime.cache import MAX_TTL_S
 from rollforward.runtime.type_adapters import adapter_of
 
 MAX_LOOKUPS = 5
@@ -180,7 +181,7 @@ def cache_total(
 
 
 def _ttl_s(max_age_s: float) -> int:
-    return max(MIN_TTL_S, math.ceil(max_age_s))
+    return max(MIN_TTL_S, math.ceil(min(max_age_s, MAX_TTL_S)))
 
 
 def _cache_key(clients: Clients, declaration: str, key: str, max_age_s: float) -> str:

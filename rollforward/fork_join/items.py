@@ -98,12 +98,14 @@ class Insertion:
         return digest == self.digest or (not self.packs and digest == digest_of(self.item))
 
 
-def check_key(key: str) -> None:
+def check_key(key: object) -> None:
     """Check that items, or a counter, can have this key.
 
     Raises:
         BadItemError: they cannot.
     """
+    if not isinstance(key, str):
+        raise BadItemError(f"key must be a text, got {key!r:.100}")
     if has_unpaired_surrogate(key):
         raise BadItemError("key contains an unpaired surrogate")
     size = len(key.encode())

@@ -42,6 +42,8 @@ class TransactionalInserts:
 
     def put(self, insertions: Sequence[Insertion], tag: str | None) -> str:
         """Write a pack of items of one key in the transaction; return its key."""
+        if not insertions:
+            raise BadItemError("one insert must have at least one item")
         key = insertions[0].key
         items = f"[{','.join(insertion.item for insertion in insertions)}]"
         size = len(items.encode())

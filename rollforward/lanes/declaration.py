@@ -106,7 +106,7 @@ class Lane:
         """Return a key of the lane, in which tasks may wait: `lane=BY_USER("ada")`.
 
         Raises:
-            BadLaneError: it is empty, too long, or has half of a surrogate pair.
+            BadLaneError: it is empty, too long, no text, or has half of a surrogate pair.
         """
         return self.key(key)
 
@@ -114,8 +114,12 @@ class Lane:
         """Return a key of the lane: a user, a tenant, a repository.
 
         Raises:
-            BadLaneError: it is empty, too long, or has half of a surrogate pair.
+            BadLaneError: it is empty, too long, no text, or has half of a surrogate pair.
         """
+        if not isinstance(key, (str, int)):  # None would be the key of all who have none.
+            raise BadLaneError(
+                f"a key of the lane {self.name} must be a text or a number, got {key!r:.100}"
+            )
         text = str(key)
         if has_unpaired_surrogate(text):
             raise BadLaneError(f"a key of the lane {self.name} contains an unpaired surrogate")

@@ -45,6 +45,13 @@ class Listing:
     max_page_size: int = 100
     descending: bool = False
 
+    def __post_init__(self) -> None:
+        if not (self.page_size >= 1 and self.max_page_size >= 1):
+            raise ValueError(
+                "page_size and max_page_size must be at least 1, got "
+                f"{self.page_size} and {self.max_page_size}"
+            )
+
     def page(
         self,
         tokens: PageTokens,

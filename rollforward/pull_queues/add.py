@@ -22,7 +22,7 @@ from rollforward.pull_queues.entities import (
     receipt_key,
     tag_group,
 )
-from rollforward.pull_queues.items import ItemId, check
+from rollforward.pull_queues.items import ItemId, check, check_delay
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.idempotency import different_item
@@ -50,6 +50,7 @@ def new_item(clients: Clients, payload: str, tag: str | None, delay_s: float) ->
         BadItemError: it cannot be added.
     """
     check(payload, tag, None)
+    check_delay(delay_s)
     return NewItem(ItemId(clients.new_id()), payload, tag, delay_s)
 
 
@@ -67,6 +68,7 @@ def add_in_transaction(
         rollforward.datastore.transactions.NoTransactionError: there is no transaction.
     """
     check(payload, tag, None)
+    check_delay(delay_s)
     transaction = current_transaction()
     id_ = ItemId(digest_of(transaction.id_of("pull-queues", queue, payload, tag)))
     item = NewItem(id_, payload, tag, delay_s)

@@ -12,6 +12,7 @@ from rollforward.runtime.texts import has_unpaired_surrogate
 
 MAX_PAYLOAD_BYTES = 100_000
 MAX_TAG_CHARS = 200
+MAX_DELAY_S = 10 * 366 * 24 * 3600  # As of a task.
 
 ItemId = NewType("ItemId", str)
 
@@ -52,7 +53,7 @@ class Oldest:
 OLDEST = Oldest()
 
 
-def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
+def check(payload: Any, tag: Any, idempotency_key: str | None) -> None:
     """Check a new item.
 
     Raises:
@@ -60,6 +61,8 @@ def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
     """
     if not isinstance(payload, str):
         raise BadItemError(f"payload must be a str, such as JSON, got {type(payload).__name__}")
+    if tag is not None and not isinstance(tag, str):
+        raise BadItemError(f"tag must be a text, got {tag!r:.100}")
     if has_unpaired_surrogate(payload) or has_unpaired_surrogate(tag or ""):
         raise BadItemError("payload and tag must not contain an unpaired surrogate")
     if len(payload.encode()) > MAX_PAYLOAD_BYTES:
@@ -67,3 +70,13 @@ def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
     if tag is not None and not 1 <= len(tag) <= MAX_TAG_CHARS:
         raise BadItemError(f"tag must have 1 to {MAX_TAG_CHARS} characters, got {tag!r:.100}")
     check_idempotency_key(idempotency_key)
+
+
+def check_delay(delay_s: float) -> None:
+    """Check after how many seconds an item is to be leased; less than none is now.
+
+    Raises:
+        BadItemError: it never could.
+    """
+    if not -MAX_DELAY_S <= delay_s <= MAX_DELAY_S:
+        raise BadItemError(f"delay_s must be at most ten years, got {delay_s:g}")

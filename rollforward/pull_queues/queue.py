@@ -20,7 +20,7 @@ from rollforward.pull_queues.entities import (
     tag_group,
     time_of,
 )
-from rollforward.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check
+from rollforward.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check, check_delay
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s, naive_utc
 
@@ -126,7 +126,12 @@ class PullQueue:
         return self._move(clients, leases, ends)
 
     def release(self, clients: Clients, leases: Sequence[Lease], *, delay_s: float = 0.0) -> None:
-        """Give items back before their leases end; lost leases are passed over."""
+        """Give items back before their leases end; lost leases are passed over.
+
+        Raises:
+            BadItemError: `delay_s` is above ten years.
+        """
+        check_delay(delay_s)
         ready = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=delay_s)
         self._move(clients, leases, ready)
 

@@ -18,12 +18,14 @@ A = TypeVar("A")
 MAX_IDEMPOTENCY_KEY_CHARS = 200
 
 
-def check_idempotency_key(key: str | None, error: type[ValueError] = BadItemError) -> None:
+def check_idempotency_key(key: object, error: type[ValueError] = BadItemError) -> None:
     """Check that a key, if there is one, has a length that a receipt's key takes.
 
     Raises:
         BadItemError, or `error`: it does not.
     """
+    if key is not None and not isinstance(key, str):
+        raise error(f"idempotency key must be a text, got {key!r:.100}")
     if key is not None and not 0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS:
         raise error(
             f"idempotency key must have 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters, got {len(key)}"

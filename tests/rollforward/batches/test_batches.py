@@ -286,11 +286,15 @@ def test_a_batch_is_made_in_a_transaction_or_not_at_all(world: World) -> None:
 def test_what_cannot_be_a_member_changes_nothing(world: World) -> None:
     """A task that is not listed, arguments of another type or too long, an id with a colon."""
     other = Task("/tasks/other", "default", Note, lambda clients, args: None)
-    bad: list[tuple[str, Any, type[Exception]]] = [
+    bad: list[tuple[Any, Any, type[Exception]]] = [
         ("b", [(other, Note("x"))], BadWorkError),
         ("b", [(note, Completed("a", "b", 1, "", 0, 0, 0, 0))], BadArgumentsError),
         ("b", notes("x" * 50_000), BadWorkError),
         ("b", notes("é" * 20_000), BadWorkError),
+        ("b", [note], BadWorkError),
+        ("b", [(note,)], BadWorkError),
+        ("b", [(print, Note("x"))], BadWorkError),
+        (17, notes("x"), BadWorkError),
         ("a:b", notes("x"), BadWorkError),
         ("", notes("x"), BadWorkError),
         ("x" * 201, notes("x"), BadWorkError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -176,6 +177,16 @@ def test_increments_leave_what_is_cached_alone(world: World) -> None:
     assert world.clients.cache.get(cached_at(world)) == cached
     assert total(world, "a", max_age_s=60) == 3
     assert total(world, "a") == 6
+
+
+@pytest.mark.parametrize("max_age_s", [math.inf, 40 * 24 * 3600.0])
+def test_a_cached_total_of_any_age_may_be_asked_for(world: World, max_age_s: float) -> None:
+    """E3: memcached keeps it for 30 days, as long as it keeps anything."""
+    add(world, "a", 3)
+    assert total(world, "a", max_age_s=max_age_s) == 3
+    add(world, "a")
+    world.clock.sleep(3600)
+    assert total(world, "a", max_age_s=max_age_s) == 3
 
 
 def test_a_total_that_was_read_long_ago_and_stored_just_now_is_old(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollforward.datastore.transactions import transact
 from rollforward.fork_join import (
     Accepted,
     BadItemError,
@@ -106,6 +107,11 @@ def test_a_key_belongs_to_one_batch(world: World) -> None:
     world.settle()
     with world.context():
         assert tallied("t") == Counter(names(3))
+
+
+def test_an_insert_of_no_items_in_a_transaction_is_refused(world: World) -> None:
+    with world.context(), pytest.raises(BadItemError, match="at least one item"):
+        transact(lambda: TALLIES.insert_in_transaction(world.clients, "t"))
 
 
 def test_a_bad_item_is_named_and_nothing_is_inserted(world: World) -> None:

@@ -181,6 +181,9 @@ def test_bad_keys_and_options_are_refused_and_nothing_waits(world: World) -> Non
         IN_ORDER("x" * 300)
     with pytest.raises(BadLaneError, match="unpaired surrogate"):
         IN_ORDER("x\ud800")
+    for key in (None, ("ada", 1), 1.5):  # All of whom nothing is known would wait in one line.
+        with pytest.raises(BadLaneError, match="must be a text or a number, got"):
+            IN_ORDER(key)  # type: ignore[arg-type]
     with pytest.raises(BadLaneError):
         write.enqueue(world.clients, write.bind("ada", "0"), lane=IN_ORDER("ada"), delay_s=5)
     with pytest.raises(BadLaneError):

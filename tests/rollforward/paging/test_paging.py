@@ -54,6 +54,13 @@ def test_a_default_above_the_limit_is_clamped_too(asked: Any) -> None:
     assert Listing("books", page_size=50, max_page_size=10).bounded(asked) == 10
 
 
+@pytest.mark.parametrize("sizes", [{"page_size": 0}, {"page_size": -5}, {"max_page_size": 0}])
+def test_a_list_whose_pages_would_be_empty_is_refused(sizes: dict[str, int]) -> None:
+    """S15: where it is declared, and not by a list without rows."""
+    with pytest.raises(ValueError, match="page_size and max_page_size must be at least 1, got"):
+        Listing("books", **sizes)
+
+
 @pytest.mark.parametrize("asked", ["-1", "NaN", "1e9", "９", "' or 1", " 5", "5 ", "+5", "0x5", -1])
 def test_what_is_no_page_size_is_refused(asked: Any) -> None:
     """S15: a sentence for the caller, and no row is read."""

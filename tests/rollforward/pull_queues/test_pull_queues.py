@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -270,16 +272,31 @@ def test_workers_that_lease_at_the_same_time_share_no_item(world: World, workers
         ("x", None, ""),
         ("x", None, "k" * 201),
         (b"x", None, None),
+        ("x", 17, None),
+        ("x", None, 17),
         ("x\ud83d", None, None),
         ("x", "t\ud83d", None),
     ],
 )
-def test_what_cannot_be_added_is_refused(
-    world: World, payload: str, tag: str | None, key: str | None
-) -> None:
+def test_what_cannot_be_added_is_refused(world: World, payload: Any, tag: Any, key: Any) -> None:
     with pytest.raises(BadItemError):
         WORK.add(world.clients, payload, tag=tag, idempotency_key=key)
 
+    assert waiting() == 0
+
+
+@pytest.mark.parametrize("delay_s", [math.nan, math.inf, -math.inf, 1e12])
+def test_a_delay_without_an_end_is_refused(world: World, delay_s: float) -> None:
+    """An item is added, or a lease is given back, at a time that a row can have."""
+    add(world, "a")
+    leases = lease(world)
+    with pytest.raises(BadItemError, match="delay_s must be at most ten years"):
+        WORK.add(world.clients, "b", delay_s=delay_s)
+    with pytest.raises(BadItemError, match="delay_s must be at most ten years"):
+        transact(lambda: WORK.add_in_transaction(world.clients, "b", delay_s=delay_s))
+    with pytest.raises(BadItemError, match="delay_s must be at most ten years"):
+        WORK.release(world.clients, leases, delay_s=delay_s)
+    assert WORK.ack(world.clients, leases) == []
     assert waiting() == 0
 
 
