@@ -49,20 +49,20 @@ def check(cron: str, tz: str) -> None:
 
 
 def _check_zone(tz: str) -> None:
-    """Check a zone; its user chose it, and is told nothing of the files that were looked at."""
+    """Check a zone that a user chose; the error names no file of the server."""
     try:
         zoneinfo.ZoneInfo(tz)
     except (zoneinfo.ZoneInfoNotFoundError, TypeError, ValueError, OSError):
         raise BadScheduleError(
-            f"{tz!r:.100} is no time zone: write its name, such as Europe/Berlin"
+            f"{tz!r:.100} is no time zone: write its name, as in Europe/Berlin"
         ) from None
 
 
 def check_missed(missed: str) -> None:
-    """Check what is to become of missed ticks.
+    """Check the way in which missed ticks run.
 
     Raises:
-        BadScheduleError: there is no such way.
+        BadScheduleError: it is not one of MISSED.
     """
     if missed not in MISSED:
         raise BadScheduleError(f"missed must be one of {', '.join(MISSED)}, got {missed!r}")
