@@ -88,21 +88,6 @@ class BatchDeclaration:
         return f"{self.name}:{batch_id}"
 
 
-def checked_pair(work: Any) -> Any:
-    """Return a task and its arguments, and maybe the key of a lane, as a caller gave them.
-
-    Raises:
-        BadWorkError: they are something else.
-    """
-    is_pair = isinstance(work, (tuple, list)) and 2 <= len(work) <= 3
-    if not is_pair or not isinstance(work[0], Task):
-        raise BadWorkError(
-            "members must be pairs of a task and its arguments, as in (mail, mail.bind(17)), got "
-            f"{work!r:.100}"
-        )
-    return work
-
-
 def ignore(clients: Any, args: Any) -> None:
     """Do nothing: for tasks that this code creates, and others deliver."""
 

@@ -293,7 +293,6 @@ def test_what_cannot_be_a_member_changes_nothing(world: World) -> None:
         ("b", notes("é" * 20_000), BadWorkError),
         ("b", [note], BadWorkError),
         ("b", [(note,)], BadWorkError),
-        ("b", [(print, Note("x"))], BadWorkError),
         (17, notes("x"), BadWorkError),
         ("a:b", notes("x"), BadWorkError),
         ("", notes("x"), BadWorkError),
