@@ -141,7 +141,9 @@ class ExactIncrements:
         settings, verdict = self._shard_maps.settings, shard_map.contention.verdict()
         if shard_map.is_pinned or settings.min_shards == settings.max_shards:
             verdict = None
-        if verdict in (GROW, RUSH) and shard_map.shards < settings.max_shards:
+        is_below = shard_map.shards < settings.min_shards and not shard_map.is_pinned
+        is_full = shard_map.shards >= settings.max_shards
+        if is_below or (verdict in (GROW, RUSH) and not is_full):
             self._resizer.grow(self._clients, shard_map, is_rush=verdict == RUSH)
         elif verdict in (BUSY, GROW, RUSH):
             self._resizer.keep(self._clients, shard_map)

@@ -50,9 +50,13 @@ class Resizer:
         self._settings = shard_maps.settings
 
     def grow(self, clients: Clients, shard_map: ShardMap, *, is_rush: bool) -> None:
-        """Multiply the shards of a counter, unless its number has changed meanwhile."""
+        """Multiply the shards of a counter, unless its number has changed meanwhile.
+
+        One that an earlier version has made has the declared minimum then.
+        """
         factor = RUSH_GROWTH if is_rush else GROWTH
-        shards = min(self._settings.max_shards, factor * shard_map.shards)
+        shards = max(self._settings.min_shards, factor * shard_map.shards)
+        shards = min(self._settings.max_shards, shards)
 
         def body() -> CounterConfig:
             config = self._config(shard_map.key)
