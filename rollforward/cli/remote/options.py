@@ -40,7 +40,8 @@ def add_after(parser: argparse.ArgumentParser) -> None:
 
 def limit(text: str) -> int:
     """Return a number of rows; argparse reports a ValueError as a wrong argument."""
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:9]) <= MAX_LIMIT:
+    is_short_number = text.isascii() and text.isdecimal() and len(text) < 10
+    if not is_short_number or not 1 <= int(text) <= MAX_LIMIT:
         raise ValueError(text)
     return int(text)
 

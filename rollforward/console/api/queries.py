@@ -11,6 +11,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.operations import DeadTaskFilter
 from rollforward.runtime.clock import TimeRange
+from rollforward.runtime.texts import whole_number
 from rollforward.tasks.errors import Retry
 from rollforward.tasks.runs import STATES, RunQuery
 
@@ -44,9 +45,9 @@ def limit_of(text: str, default: int = PAGE_ROWS) -> int:
     """
     if not text:
         return default
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_ROWS:
+    if (number := whole_number(text, MAX_ROWS)) is None:
         raise BadQueryError(f"limit is a number from 1 to {MAX_ROWS}.")
-    return int(text)
+    return number
 
 
 def number_of(text: str, name: str) -> float:

@@ -20,6 +20,7 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.api.json_requests import reject, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
+from rollforward.runtime.texts import whole_number
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.codecs import MAX_NAME_CHARS, Encoded
 from rollforward.streams.model.errors import (
@@ -131,12 +132,12 @@ def status(pipeline: str) -> ResponseReturnValue:
 def states(pipeline: str, computation: str) -> ResponseReturnValue:
     """Return the state of a key (`key`), open windows included; or of the first keys (`limit`)."""
     target, key = _pipeline(pipeline), request.args.get("key")
-    limit = request.args.get("limit", str(DEFAULT_STATES))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_STATES):
+    limit = whole_number(request.args.get("limit", str(DEFAULT_STATES)), MAX_STATES)
+    if limit is None:
         reject(400, f"limit must be a whole number from 1 to {MAX_STATES}.")
     try:
         if key is None:
-            by_key = dict(itertools.islice(target.states(clients(), computation), int(limit)))
+            by_key = dict(itertools.islice(target.states(clients(), computation), limit))
         else:
             by_key = {key: target.state(clients(), computation, key)}
     except UnknownStreamError as error:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +23,7 @@ from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
 from rollforward.flask.endpoints.tasks import ANY_METHOD
 from rollforward.flask.guards.auth import operators_only
+from rollforward.runtime.texts import whole_number
 from rollforward.tasks.runs import (
     MAX_LISTED,
     MAX_STEP_BYTES,
@@ -107,15 +107,16 @@ def _query() -> RunQuery:
     Raises:
         ValueError: it cannot be understood; the text says which part.
     """
-    state, limit = request.args.get("state", ""), request.args.get("limit", "20")
+    state = request.args.get("state", "")
+    limit = whole_number(request.args.get("limit", "20"), MAX_LISTED)
     if state not in ("", *STATES):
         raise ValueError(f"state is one of {', '.join(STATES)}.")
-    if not re.fullmatch(r"[0-9]{1,9}", limit) or not 1 <= int(limit) <= MAX_LISTED:
+    if limit is None:
         raise ValueError(f"limit is a number from 1 to {MAX_LISTED}.")
     pattern, patterns = request.args.get("pattern", ""), registry().patterns
     if pattern not in ("", *patterns):
         raise ValueError(f"pattern is one of {', '.join(patterns)}.")
-    return RunQuery(_before(), state, request.args.get("name", ""), int(limit), pattern=pattern)
+    return RunQuery(_before(), state, request.args.get("name", ""), limit, pattern=pattern)
 
 
 def _before() -> datetime.datetime | None:

@@ -146,6 +146,7 @@ def test_what_is_there_is_read_at_any_time(program: Program) -> None:
         ("minutes/none/states?key=a", 404),
         ("minutes/hits/states?limit=0", 400),
         ("minutes/hits/states?limit=1001", 400),
+        ("minutes/hits/states?limit=0000000011001", 400),
         ("minutes/hits/states?limit=x", 400),
     ],
 )
