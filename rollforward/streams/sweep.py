@@ -78,8 +78,8 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
         if row is not None and row.body.seq:
             woken += yield from _wake_partition(environment, head.body, partition, row.body, source)
         elif has_begun:
-            suffix = sweep_suffix(environment)
-            yield CreateTasks([pull_wake(environment, partition, 0, *suffix)])
+            quarter = environment.now_ms() // (FOUND_WITHIN_MINUTES * STALE_MS)
+            yield CreateTasks([pull_wake(environment, partition, 0, "sweep", quarter)])
             woken += 1
     return woken
 
@@ -96,19 +96,25 @@ def _wake_partition(
     # The tick that resumed it may have died before it created the task.
     resumed_ms = max(head.paused_at_ms.get(name, 0), _attached_ms(head, partition.stream))
     idle_ms = environment.now_ms() - max(row.seen_ms, resumed_ms)
+    resumed = (resumed_ms,) if resumed_ms >= row.seen_ms else ()
+    number, is_due = _look(source, idle_ms)
+    if is_due:
+        suffix = ("sweep", *resumed, number)
+        yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
+    return int(is_due)
+
+
+def _look(source: PullSource, idle_ms: int) -> tuple[int, bool]:
+    """Return the number of the look at a source that stands still, and whether it is due."""
     if source.poll is None:
         # It may have no records for now, or its task was purged. Check ever less often: one check
         # is not enough, since its task may be purged, too.
         minutes = max(0, idle_ms // STALE_MS)
-        resumed = (resumed_ms,) if resumed_ms >= row.seen_ms else ()
-        suffix: tuple[str | int, ...] = ("sweep", *resumed, minutes.bit_length())
-        is_due = has_doubled(minutes)
-    else:
-        suffix = sweep_suffix(environment)
-        is_due = idle_ms >= STALE_MS + 1000 * source.poll.total_seconds()
-    if is_due:
-        yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
-    return int(is_due)
+        return minutes.bit_length(), has_doubled(minutes)
+    # Its task is gone, or its reader raises: then each task is retried for most of an hour, so a
+    # new one each minute would be many.
+    minutes = max(0, int(idle_ms - 1000 * source.poll.total_seconds()) // STALE_MS)
+    return number_of_look(minutes), minutes > 0
 
 
 def _attached_ms(head: Head, stream: str) -> int:
@@ -134,6 +140,17 @@ def has_doubled(minutes: int) -> bool:
     [1, 31, 47, 64, 79]
     """
     return minutes > 0 and minutes - 2 ** (minutes.bit_length() - 1) < FOUND_WITHIN_MINUTES
+
+
+def number_of_look(minutes: int) -> int:
+    """Return the number of a look that comes after 1, 2, 4, 8, 16, 32, 48... minutes.
+
+    >>> [number_of_look(minutes) for minutes in (1, 2, 3, 8, 15, 16, 31, 32, 47, 48)]
+    [1, 2, 2, 4, 4, 5, 5, 6, 6, 7]
+    """
+    if minutes < FOUND_WITHIN_MINUTES:
+        return minutes.bit_length()
+    return FOUND_WITHIN_MINUTES.bit_length() - 1 + minutes // FOUND_WITHIN_MINUTES
 
 
 def _wake_ended(

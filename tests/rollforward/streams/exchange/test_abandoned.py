@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rollforward.streams.storage.remote_calls import (
     Wake,
 )
 from rollforward.streams.topology.changes import attach, detach
+from tests.rollforward.streams.exchange.test_partitions import Logs, desk_of, read_all
 from tests.rollforward.streams.exchange.test_pulling import (
     READ,
     Counted,
@@ -85,6 +87,28 @@ def test_a_source_without_a_reader_is_looked_after_ever_less_often() -> None:
     desk.do(pull(desk.environment, "lines"))
 
     assert len(swept(desk, DAY_MINUTES)) <= DAY_MINUTES.bit_length()
+
+
+def test_a_reader_that_raises_has_few_tasks_until_it_is_mended() -> None:
+    """G1: each of them is retried for most of an hour, so one a minute would fill the queue."""
+    source = PullSource("lines", Lines(500).read, poll=timedelta(seconds=1))
+    desk = Desk(Pipeline("pulled", Counted, sources=[source]))
+    dies_after_a_commit(desk)  # And no later task gets through.
+
+    names = {wake.name for wake in swept(desk, 60)}
+    assert len(names) == 7  # After 1, 2, 4, 8, 16, 32 and 48 minutes.
+    assert [wake for wake in swept(desk, 16) if wake.name not in names]
+
+
+def test_a_partition_whose_reader_raises_from_its_first_read_on_has_few_tasks() -> None:
+    """G1: its row tells no time, so it gets one each quarter of an hour."""
+    logs = Logs("a", "b")
+    desk = desk_of(logs.source(poll=timedelta(seconds=10)))
+    desk.do(read_head(desk.environment))
+    read_all(desk, "a")
+
+    unread = [wake for wake in swept(desk, 60) if wake.target == ("log/b", -1)]
+    assert 4 <= len(unread) <= 5
 
 
 def test_a_source_is_looked_after_however_rarely_cron_comes() -> None:
