@@ -10,10 +10,10 @@ slower, run for lines that no other test reaches. What survived is shown as a di
 and noted in .dev/mutants; with `--again` only that is planted.
 
 A sample has one bug a place. Not planted is what is no bug, or one that nobody could miss: what
-does not compile, an operator of another kind (a time is not shifted), other types in annotations,
-which nothing reads, dataclasses that are not frozen, a signature without its `*`, a `zip` that is
-not strict, other words in the log, and a number of tuning (a constant of a module) that is off by
-one.
+does not compile, an operator of another kind (a time is not shifted), other types in annotations
+and overloads, which nothing reads, dataclasses that are not frozen, a signature without its `*`, a
+`zip` that is not strict, other words in the log, and a number of tuning (a constant of a module)
+that is off by one.
 """
 
 from __future__ import annotations
@@ -235,6 +235,12 @@ class _Source:
         self._lines = text.splitlines()
         nodes = list(ast.walk(ast.parse(text)))
         self._statements = [node for node in nodes if isinstance(node, ast.stmt)]
+        self._overloads = {
+            line
+            for node in nodes
+            if isinstance(node, ast.FunctionDef) and _is_overload(node)
+            for line in range(node.decorator_list[0].lineno, (node.end_lineno or 0) + 1)
+        }
 
     def statement(self, line: int) -> set[int]:
         """Return the lines of the statement that a line belongs to; of a long one, of its head."""
@@ -257,6 +263,7 @@ class _Source:
         is_said = statement.startswith(("log.", "if TYPE_CHECKING"))
         is_zip = "zip(" in statement and "True" in mutation.operator_name
         is_harmless = is_tuning or is_frozen or is_signature or is_said or is_zip
+        is_harmless = is_harmless or line in self._overloads
         is_bug = _is_alike(mutation.operator_name) and not is_harmless
         return is_bug and self._compiles(mutation)
 
@@ -267,6 +274,10 @@ class _Source:
         except SyntaxError:
             return False
         return True
+
+
+def _is_overload(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list)
 
 
 def _is_alike(operator: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 import main
 from pipelines.registry import APP
 from rollforward.registry import Registry
-from rollforward.runtime import Clients
+from rollforward.runtime import Clients, naive_utc
 from rollforward.tasks import Task, dead_tasks, hashed_name
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask, dead_letter, replay_task
@@ -110,13 +111,18 @@ def row(world: World, dead_id: str) -> Any:
 
 
 def test_a_replay_does_the_work_once(world: World, done: Counter[str]) -> None:
-    """A replayed task runs with the body it was parked with, and leaves the list."""
+    """A replayed task runs with the body it was parked with, and leaves the list.
+
+    Its row stays for 30 days, for those who ask what became of it.
+    """
     dead_id = park_one(world)
 
     ask_for_replay(world, dead_id)
 
     assert done == Counter({"x": 1})
-    assert (row(world, dead_id).resolved, row(world, dead_id).replays) == (True, 1)
+    dead = row(world, dead_id)
+    assert (dead.resolved, dead.replays) == (True, 1)
+    assert dead.expires >= naive_utc(world.clock.now()) + datetime.timedelta(days=29)
     with world.context():
         assert dead_tasks.count_open() == 0
 
