@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rollforward.datastore import transact
-from rollforward.lanes import Lane
+from rollforward.lanes import Lane, reading
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.reading import backlog_of, cached_oldest, note_oldest
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
@@ -302,6 +302,23 @@ def test_a_backlog_has_the_oldest_task_that_should_run(world: World) -> None:
     backlog = backlog_of(world.clients, IN_ORDER)
     assert (backlog.waiting, backlog.paused, backlog.blocked) == (2, 1, 0)
     assert 10 <= backlog.oldest_s < 100
+
+
+def test_a_long_backlog_is_as_old_as_the_oldest_of_some_keys_behind_its_first_ids(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K9: a gauge reads so many ids, and then the first task of each further key."""
+    for key in ("dan", "cleo", "bob", "ada"):
+        send(world.clients, IN_ORDER, key, 0, 1)
+        world.clock.sleep(10)
+    monkeypatch.setattr(reading, "MAX_BACKLOG", 3)
+    ages_s = []
+    for hops in (0, 1, 2, 3):
+        monkeypatch.setattr(reading, "MAX_HOPS", hops)
+        ages_s.append(round(backlog_of(world.clients, IN_ORDER).oldest_s))
+
+    assert ages_s == [20, 30, 40, 40]  # Ada and Bob; and Cleo; and Dan.
+    assert backlog_of(world.clients, IN_ORDER).waiting == 3
 
 
 def test_the_oldest_task_that_sweeps_have_seen_is_known_while_it_waits(world: World) -> None:
