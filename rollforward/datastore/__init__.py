@@ -6,6 +6,7 @@ same for rows of one JSON body) and `increments` (numbers that the service adds 
 their commits with `commit`, and read by the loops of `lookup` and `queries`.
 """
 
+from rollforward.datastore.contexts import OtherNamespaceError
 from rollforward.datastore.transactions import (
     NoContextError,
     NoTransactionError,
@@ -18,6 +19,7 @@ from rollforward.datastore.transactions import (
 __all__ = [
     "NoContextError",
     "NoTransactionError",
+    "OtherNamespaceError",
     "Transaction",
     "current_transaction",
     "is_in_transaction",

@@ -37,9 +37,12 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refusing_key
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.runtime.clock import parse_time, time_text
 from rollforward.tracing.spans import MAX_LINKS
+
+_SUBJECT = "a fork-join queue"
 
 
 class WorkPack(ndb.Model):
@@ -152,7 +155,7 @@ def key_hash_of(queue: str, key: str) -> str:
 
 def pack_key(pack: str) -> Any:
     """Return a pack's key."""
-    return ndb.Key(WorkPack, pack)
+    return refusing_key(_SUBJECT, WorkPack, pack)
 
 
 def packs_of_epoch(queue: str, epoch: str) -> Any:
@@ -210,9 +213,9 @@ def _between(low: str, high: str) -> Any:
 def receipt_key(queue: str, key: str, idempotency_key: str) -> Any:
     """Return the key of a request's receipt."""
     exact = json.dumps([queue, key, idempotency_key]).encode()
-    return ndb.Key(WorkReceipt, hashlib.sha256(exact).hexdigest()[:40])
+    return refusing_key(_SUBJECT, WorkReceipt, hashlib.sha256(exact).hexdigest()[:40])
 
 
 def outcome_key(pack: str) -> Any:
     """Return the key of a pack's outcome."""
-    return ndb.Key(WorkOutcome, pack)
+    return refusing_key(_SUBJECT, WorkOutcome, pack)

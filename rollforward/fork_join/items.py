@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import pydantic
 import pydantic_core
 
+from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
@@ -155,6 +156,7 @@ class ItemCodec(Generic[I]):
         Raises:
             BadItemError: one of them cannot be inserted, or they are too many.
         """
+        refuse_other_namespace(f"the fork-join queue {self._queue}")
         check_key(key)
         check_idempotency_key(idempotency_key)
         if not 0 < len(items) <= MAX_BATCH_ITEMS:
@@ -202,7 +204,9 @@ class ItemCodec(Generic[I]):
 
         Raises:
             BadItemError: it cannot be inserted.
+            OtherNamespaceError: nor can any, in this context.
         """
+        refuse_other_namespace(f"the fork-join queue {self._queue}")
         check_key(key)
         try:
             body = self._item.dump_json(item, warnings=False)

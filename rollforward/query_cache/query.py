@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import context_namespace
 from rollforward.query_cache.call import CachedResult, QueryCall, QueryState, Terms
 from rollforward.query_cache.entry import new_generation, space_of
 from rollforward.query_cache.single_flight import Flights
@@ -150,7 +151,10 @@ class CachedQuery(Generic[P, T]):
                 )
         named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
         function = f"{named.__module__}.{named.__qualname__}"
-        return json.dumps([self.terms.version, function, shape_of(self._returns), *arguments])
+        terms = [self.terms.version, function, shape_of(self._returns), *arguments]
+        if (namespace := context_namespace()) is not None:  # Its tenant's, and nobody else's.
+            return json.dumps({"namespace": namespace, "terms": terms})
+        return json.dumps(terms)
 
 
 def cached(
