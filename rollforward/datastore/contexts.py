@@ -55,7 +55,7 @@ def context_namespace() -> str | None:
 def own_namespace() -> Iterator[None]:
     """Use the namespace of the client, within a context that may have another one.
 
-    A transaction goes on: what is written in here is committed with it.
+    In a transaction it stays that: all writes are committed together.
     """
     if context_namespace() is None:
         yield
@@ -69,7 +69,7 @@ def refuse_other_namespace(subject: str) -> None:
     """Refuse a call in a context of another namespace than its client's; costs no read.
 
     Args:
-        subject: Who refuses it: the subject of the error's sentence.
+        subject: Begins the error's sentence, as "the counter likes".
 
     Raises:
         OtherNamespaceError: its rows would be where no task and no sweep looks.
