@@ -92,7 +92,7 @@ class Clients:
     def own_namespace(self) -> AbstractContextManager[None]:
         """Use the client's namespace in this thread, whose context has another, as of a tenant.
 
-        A transaction that runs here has its writes, too. For the patterns whose rows are there alone:
+        A transaction that runs has its writes, too. For patterns with rows in no other namespace:
 
             with clients.own_namespace():
                 VISITS.increment(clients, f"{tenant}:{page}")

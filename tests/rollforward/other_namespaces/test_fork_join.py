@@ -19,7 +19,7 @@ def tallies(services: Services) -> World:
 
 
 def test_no_item_is_accepted_where_no_fold_looks(tallies: World) -> None:
-    """A1: an accepted item is folded, so what would not be is refused, and the error says why."""
+    """D1: an accepted item is folded, so what would not be is refused, and the error says why."""
     hits = Accumulator("hits", TALLIES, combine=lambda a, b: Mark(a.label + b.label))
     clients, mark = tallies.clients, Mark("a")
 
