@@ -133,11 +133,28 @@ class Cells:
 
 
 def _new_file(folder: Path, file_bytes: int) -> int:
-    fd, _ = tempfile.mkstemp(dir=folder, prefix=f"{os.getpid()}-")
+    fd, name = tempfile.mkstemp(dir=folder, prefix=f"{os.getpid()}-")
     with suppress(OSError):  # Of a file system without locks: nobody continues with the file.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(fd, bytes(file_bytes))  # Zeros, not a hole, as a full disk has no page.
+    try:
+        allocate(fd, file_bytes)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        os.close(fd)
+        raise
     return fd
+
+
+def allocate(fd: int, count: int) -> None:
+    """Fill a new file with zeros, and not with a hole, so that its mapped memory has a disk.
+
+    On a disk that is nearly full a write takes a part, and only the next one fails.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    while count:
+        count -= os.write(fd, bytes(count))
 
 
 def _file_of_a_dead_process(folder: Path, file_bytes: int) -> int | None:

@@ -27,6 +27,8 @@ from typing import Any, Protocol
 from google.cloud.datastore_v1.types import RollbackRequest
 from google.protobuf.message import DecodeError
 
+from rollforward.telemetry.cells import allocate
+
 log = logging.getLogger(__name__)
 
 _HIDDEN = "."  # Begins the names of files that no living process has.
@@ -113,11 +115,16 @@ class ProcessFile:
             OSError: the folder takes none.
         """
         self._fd, text = tempfile.mkstemp(dir=folder, prefix=_HIDDEN)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Zeros, not a hole: on a full disk writing to its memory later would kill the process.
-        os.write(self._fd, bytes(self._SLOT_BYTES * self._SLOTS))
-        self._memory = mmap.mmap(self._fd, 0)
         path = Path(text)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            # On a full disk writing to a hole in its memory later would kill the process.
+            allocate(self._fd, self._SLOT_BYTES * self._SLOTS)
+            self._memory = mmap.mmap(self._fd, 0)
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(self._fd)
+            raise
         self.path = path.rename(path.with_name(f"{os.getpid()}{path.name}"))
         self._lock = threading.Lock()
         self._slots: dict[bytes, int] = {}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from rollforward.runtime.process.processes import open_processes
 from rollforward.telemetry.cells import FOLDER, Cells
 
 pytestmark = pytest.mark.fast
@@ -121,3 +125,33 @@ def test_a_folder_that_takes_no_file_stops_no_worker(tmp_path: Path) -> None:
     cells.add(("a",), ((0, 1.0),), 1)
 
     assert cells.sums() == {("a",): [1.0]}
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file grow longer: a write takes a part, as on a disk that is nearly full."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+
+
+def test_a_disk_that_is_nearly_full_stops_no_worker(tmp_path: Path) -> None:
+    """A worker counts by itself then, and leaves no part of a file behind."""
+    with files_of_at_most(2048):
+        cells = Cells(str(tmp_path), file_bytes=4096)
+    cells.add(("a",), ((0, 1.0),), 1)
+
+    assert cells.sums() == {("a",): [1.0]}
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_process_on_a_disk_that_is_nearly_full_works_without_a_file(tmp_path: Path) -> None:
+    """Others cannot tell when it dies, and its transactions begin and end as ever."""
+    with files_of_at_most(64 * 1024):
+        processes = open_processes(str(tmp_path))
+
+    assert processes is None
+    assert list(tmp_path.iterdir()) == []
