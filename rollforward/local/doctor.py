@@ -8,8 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from rollforward.local import settings
+from rollforward.local import settings, shell
 from rollforward.local.errors import PlatformError
 from rollforward.local.services import memcached, sdk
 from rollforward.local.system import debian, ports
@@ -28,8 +30,12 @@ class Finding:
     fix: str = ""
 
 
-def examine(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Yield what was found, what matters most first."""
+def examine(env: Mapping[str, str] = os.environ, root: Path | None = None) -> Iterator[Finding]:
+    """Yield what was found, what matters most first.
+
+    Args:
+        root: The folder of the app, if it is another than the current one.
+    """
     yield _python()
     yield _java(env)
     emulators = [_emulator(emulator, env) for emulator in sdk.EMULATORS.values()]
@@ -42,7 +48,7 @@ def examine(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield _memcached(env)
     yield _chromium()
     for name, usual in (("APP_PORT", settings.APP_PORT), ("CONSOLE_PORT", settings.CONSOLE_PORT)):
-        yield _port(env, name, usual)
+        yield _port(env, name, usual, root or Path.cwd())
 
 
 def main(write: Callable[[str], None] = print) -> int:
@@ -134,15 +140,34 @@ def _chromium() -> Finding:
     return Finding("Chromium", True, browser, faster)
 
 
-def _port(env: Mapping[str, str], name: str, usual: int) -> Finding:
+def _port(env: Mapping[str, str], name: str, usual: int, root: Path) -> Finding:
     text = env.get(name) or str(usual)
     label = f"Port {text}"
     if not text.isdigit():
         return Finding(label, False, f"{name} is no number", f"{name}={usual}")
     if text == "0" or ports.is_free(int(text)):
         return Finding(label, True, "free")
-    owner = ports.holder(int(text)) or "another process"
-    return Finding(label, None, f"taken by {owner}", f"stop it, or set {name}={int(text) + 1}")
+    fix = f"stop it, or set {name}={int(text) + 1}"
+    platform = _platform_of(int(text), env, root)
+    if platform is None:
+        owner = ports.holder(int(text)) or "another process"
+        return Finding(label, None, f"taken by {owner}", fix)
+    if platform.root == root.resolve():
+        return Finding(label, True, "in use by the platform of this folder, which runs")
+    return Finding(label, None, f"taken by the platform of {platform.root}", fix)
+
+
+def _platform_of(port: int, env: Mapping[str, str], root: Path) -> shell.Running | None:
+    """Return the local platform that listens on a port for its console or its app, if one does."""
+    for folder in (root, None):
+        try:
+            platform = shell.find(settings.console_url(env, folder))
+        except PlatformError:
+            continue
+        urls = (platform.console, platform.environment.get("TASKS_URL", ""))
+        if any(urlsplit(url).port == port for url in urls):
+            return platform
+    return None
 
 
 if __name__ == "__main__":

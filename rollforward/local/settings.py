@@ -164,6 +164,34 @@ def console_url(env: Mapping[str, str], root: Path | None = None) -> str:
     return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT)}"
 
 
+def is_named(env: Mapping[str, str], console: str) -> bool:
+    """Return whether a person has said which platform is meant, by its URL or its port."""
+    return bool(console or env.get("CONSOLE_PORT"))
+
+
+def check_folder(console: str, running: Path, here: Path) -> str:
+    """Check that a platform which nobody has named runs the app of the current folder.
+
+    Args:
+        running: The folder of the app that runs there.
+
+    Returns:
+        A sentence about the app that runs, if it is of another folder and this one has none; or "".
+
+    Raises:
+        UsageError: this folder has an app of its own, which is not the one that runs there.
+    """
+    here = here.resolve()
+    if running == here or running in here.parents:
+        return ""
+    if (here / DEV_DIR).is_dir() or target.has_app(here):
+        raise UsageError(
+            f"The local platform at {console} runs the app of {running}, and not the one of this "
+            f"folder. Start this one (rollforward run), or name that one: --console {console}"
+        )
+    return f"The app of {running}, which runs at {console}:"
+
+
 def note_console(dev_dir: Path | None, url: str) -> None:
     """Write the console's address where `console_url` looks for it; "" removes it."""
     if dev_dir is None:

@@ -26,6 +26,8 @@ from rollforward.local.app import wsgi
 from rollforward.local.errors import BrokenAppError, NoAnswerError, PlatformError, UsageError
 
 ANSWER_S = 5.0
+# Another server's JSON, or none.
+_NO_ANSWER = (ValueError, KeyError, TypeError)
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -55,6 +57,8 @@ def run(asked: str | None, script: str | None, console: str = "") -> int:
     """
     try:
         running = find(console or settings.console_url(os.environ, Path.cwd()))
+        if not (asked or settings.is_named(os.environ, console)):
+            settings.check_folder(running.console, running.root, Path.cwd())
         target = asked or running.target
         _join(running, Path.cwd() if asked else running.root)
         names = open_app(target)
@@ -82,7 +86,7 @@ def find(console: str) -> Running:
         with opener.open(f"{console}/api/v1/shell", timeout=ANSWER_S) as response:
             answer = json.loads(response.read())
             return Running(console, answer["target"], Path(answer["root"]), answer["environment"])
-    except (urllib.error.HTTPError, http.client.HTTPException, ValueError, KeyError) as error:
+    except (urllib.error.HTTPError, http.client.HTTPException, *_NO_ANSWER) as error:
         raise NoAnswerError(
             f"What answers at {console} is no console of this platform ({error}). If that is on "
             "another port: CONSOLE_PORT=9000 rollforward shell."

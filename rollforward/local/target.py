@@ -80,6 +80,11 @@ def default(root: Path) -> str:
     return DEFAULT  # `find` says that it is not there.
 
 
+def has_app(root: Path) -> bool:
+    """Return whether some module of a folder has a `serve`."""
+    return any(_CALLABLE in _names(_tree(path)) for path in root.glob("*.py"))
+
+
 def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Target:
     """Return the target, with the files that go with it.
 

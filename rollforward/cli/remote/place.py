@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,7 @@ def place_of(options: argparse.Namespace) -> Place:
 
     Raises:
         WrongUsageError: they contradict each other.
+        PlatformError: they name no platform, and one answers that runs another folder's app.
         UnreachableError: no local platform answers.
     """
     token = options.token or os.environ.get(TOKEN_VARIABLE, "")
@@ -81,6 +83,10 @@ def place_of(options: argparse.Namespace) -> Place:
             f"{error}. Start the local platform in another terminal: rollforward run. Name a "
             "deployed app by --url."
         ) from error
+    if not _settings().is_named(os.environ, options.console or ""):
+        root = Path(str(shell.get("root", "")))
+        if note := _settings().check_folder(console, root, Path.cwd()):
+            print(printable(note), file=sys.stderr)
     environment = shell.get("environment")
     url = environment.get("TASKS_URL", "") if isinstance(environment, dict) else ""
     return Place(_app(str(url), prefix, ""), running)
@@ -99,8 +105,12 @@ def _endpoint(url: str, path: str, absent: str, token: str = "") -> Endpoint:
 
 
 def _console_url() -> str:
-    url: str = local_module("settings").console_url(os.environ, Path.cwd())
+    url: str = _settings().console_url(os.environ, Path.cwd())
     return url
+
+
+def _settings() -> Any:
+    return local_module("settings")
 
 
 def show(

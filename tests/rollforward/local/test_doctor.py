@@ -1,10 +1,14 @@
 """make doctor: what is missing, and the fix beside it."""
 
+import http.server
+import json
 import socket
+import threading
 
 import pytest
 
-from rollforward.local import doctor
+from rollforward import cli
+from rollforward.local import doctor, settings
 from rollforward.local.services import sdk
 
 
@@ -61,6 +65,81 @@ def test_a_taken_port_names_its_holder(bare):
 
     assert "taken by" in finding.state
     assert "APP_PORT=" in finding.fix
+
+
+@pytest.fixture
+def platform(tmp_path):
+    """The console of a local platform, which runs the app of a folder."""
+    root = tmp_path / "shop"
+    root.mkdir()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            url = f"http://127.0.0.1:{server.server_port}"
+            shown = {"target": "a:b", "root": str(root), "environment": {"TASKS_URL": url}}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(shown).encode())
+
+        def log_message(self, format, *arguments):
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield root, str(server.server_port)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_ports_of_a_running_platform_are_not_called_taken(bare, platform):
+    """The platform of this folder is to run; one of another folder is named."""
+    root, port = platform
+    env = {**bare, "CONSOLE_PORT": port}
+    here = {finding.name: finding for finding in doctor.examine(env, root)}[f"Port {port}"]
+    there = {finding.name: finding for finding in doctor.examine(env, root.parent)}[f"Port {port}"]
+
+    assert (here.ok, here.fix) == (True, "")
+    assert "the platform of this folder" in here.state
+    assert there.ok is None
+    assert f"taken by the platform of {root}" in there.state
+
+
+@pytest.mark.parametrize("verb", [["replay", "--all"], []])
+def test_a_command_asks_no_platform_of_another_folder_if_this_one_has_an_app(
+    platform, tmp_path, monkeypatch, capsys, verb
+):
+    """`rollforward dead replay --all` would replay the dead tasks of whatever holds port 8000."""
+    root, port = platform
+    monkeypatch.setattr(settings, "CONSOLE_PORT", int(port))
+    monkeypatch.delenv("CONSOLE_PORT", raising=False)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "main.py").write_text("serve = None\n")
+    monkeypatch.chdir(other)
+
+    assert cli.main(["dead", *verb]) == 2
+    assert f"runs the app of {root}" in capsys.readouterr().err
+    assert cli.main(["shell", "-c", "1"]) == 2
+    assert f"runs the app of {root}" in capsys.readouterr().err
+
+
+def test_a_command_in_a_folder_without_an_app_says_which_app_it_asks(
+    platform, tmp_path, monkeypatch, capsys
+):
+    """In a folder of the app it says nothing."""
+    root, port = platform
+    monkeypatch.setattr(settings, "CONSOLE_PORT", int(port))
+    monkeypatch.delenv("CONSOLE_PORT", raising=False)
+    (root / "templates").mkdir()
+    monkeypatch.chdir(tmp_path)
+    elsewhere = cli.main(["dead"]), capsys.readouterr().err
+    monkeypatch.chdir(root / "templates")
+    inside = cli.main(["dead"]), capsys.readouterr().err
+
+    assert elsewhere == (0, f"The app of {root}, which runs at http://127.0.0.1:{port}:\n")
+    assert inside == (0, "")
 
 
 def test_the_exit_code_says_whether_make_run_would_work(bare, monkeypatch):
