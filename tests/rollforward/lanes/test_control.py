@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from rollforward.datastore import transact
-from rollforward.lanes import Lane, reading
+from rollforward.lanes import Lane, listing, reading
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.reading import backlog_of, cached_oldest, note_oldest
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
-from rollforward.lanes.runs import claims
+from rollforward.lanes.runs import claims, delivery
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.operations import (
     UnknownDeadTaskError,
@@ -23,7 +25,16 @@ from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.dead_tasks import ReplayDeadTask
 from rollforward.tasks.errors import Reject
 from tests.infra.world import World
-from tests.rollforward.lanes.office import BLOCKING, DESK, IN_ORDER, LANES, SWEEP, send, write
+from tests.rollforward.lanes.office import (
+    BLOCKING,
+    DESK,
+    IN_ORDER,
+    LANES,
+    PACED,
+    SWEEP,
+    send,
+    write,
+)
 
 
 def refuse(*names: str) -> Callable[[str], None]:
@@ -302,6 +313,42 @@ def test_a_backlog_has_the_oldest_task_that_should_run(world: World) -> None:
     backlog = backlog_of(world.clients, IN_ORDER)
     assert (backlog.waiting, backlog.paused, backlog.blocked) == (2, 1, 0)
     assert 10 <= backlog.oldest_s < 100
+
+
+def test_a_key_knows_about_how_long_its_tasks_take(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim takes as many as fit into a turn by this: the mean of those that it has begun."""
+    states: list[LaneState | None] = []
+
+    def take_100_ms(name: str) -> None:
+        world.clock.sleep(0.1)
+        states.append(state_key(IN_ORDER("ada").id).get())
+
+    monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=lambda: world.clock.time_s))
+    monkeypatch.setattr(
+        delivery, "Holder", partial(claims.Holder, monotonic=lambda: world.clock.time_s)
+    )
+    send(world.clients, IN_ORDER, "ada", *range(12))
+    DESK.before = take_100_ms
+    world.settle()
+    DESK.before = lambda name: None
+
+    paces_ms = {state.pace_ms for state in states if state is not None and state.pace_ms}
+    assert paces_ms == {100}
+
+
+def test_the_page_of_a_paced_key_says_when_its_next_task_may_begin(world: World) -> None:
+    """Two a second, one at once: half a second after the last one."""
+    send(world.clients, PACED, "ada", 0)
+    world.deliver_due()
+    began = world.clock.now()
+    next_at = listing.next_at(world.clients, PACED("ada"))
+
+    assert next_at is not None
+    assert 0 < (next_at - began).total_seconds() <= 0.5
+    world.clock.sleep(1)
+    assert listing.next_at(world.clients, PACED("ada")) is None
 
 
 def test_a_long_backlog_is_as_old_as_the_oldest_of_some_keys_behind_its_first_ids(
