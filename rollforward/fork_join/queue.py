@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
 
+from rollforward.datastore.transactions import check_outside
 from rollforward.fork_join import sweep as sweeps
 from rollforward.fork_join.batching import epochs
 from rollforward.fork_join.batching.adaptive import BatchPolicy, BatchStats
@@ -145,9 +146,10 @@ class ForkJoin(Generic[I]):
 
         Raises:
             BadItemError, DifferentItemError, UnknownTaskError: nothing was inserted.
+            RuntimeError: a transaction runs here, which would not undo it.
             OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
-        self.join_task.check_registered(clients)
+        self._check_door(clients)
         insertion = self._codec.insertion(key, item, idempotency_key, keep_result=keep_result)
         [answer] = self._group_commit(clients)([insertion])
         if isinstance(answer, Exception):
@@ -164,8 +166,12 @@ class ForkJoin(Generic[I]):
         """Insert pairs of a key and an item, in few commits; return for each what `insert` would.
 
         An error is returned in the place of its item, not raised.
+
+        Raises:
+            UnknownTaskError: nothing was inserted.
+            RuntimeError: a transaction runs here, which would not undo it.
         """
-        self.join_task.check_registered(clients)
+        self._check_door(clients)
         ids: Sequence[str | None] = idempotency_keys or [None] * len(items)
         answers: list[Accepted | Exception] = [OutcomeUnknownError()] * len(items)
         insertions: dict[int, Insertion] = {}
@@ -197,15 +203,20 @@ class ForkJoin(Generic[I]):
 
         Raises:
             BadItemError, DifferentItemError, UnknownTaskError: nothing was inserted.
+            RuntimeError: a transaction runs here, which would not undo it.
             OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
-        self.join_task.check_registered(clients)
+        self._check_door(clients)
         size = self.settings.max_batch_size
         batch = self._codec.batch(key, items, idempotency_key, max_batch_size=size)
         [answer] = insert_group(clients, self._joiners, [batch])
         if isinstance(answer, Exception):
             raise answer
         return accepted_items(answer)
+
+    def _check_door(self, clients: Clients) -> None:
+        self.join_task.check_registered(clients)
+        check_outside(f"insert into {self.name}", "insert_in_transaction")
 
     def insert_in_transaction(
         self, clients: Clients, key: str, *items: I, tag: str | None = None

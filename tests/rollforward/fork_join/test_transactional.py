@@ -12,6 +12,7 @@ from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join import BadItemError
 from rollforward.fork_join import transactional as fork_join_transactional
 from rollforward.fork_join.entities import WorkPack
+from rollforward.runtime import Clients
 from rollforward.runtime.cache import NoCache
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from rollforward.testing.world import in_threads
@@ -157,6 +158,24 @@ def test_a_transaction_in_doubt_that_lands_late_is_folded_without_a_sweep(world:
     assert world.clock.time_s - began_s < 5
     with world.context():
         assert tallied("t") == Counter("a")
+
+
+@pytest.mark.parametrize(
+    "insert",
+    [
+        lambda clients: TALLIES.insert(clients, "t", Mark("a"), idempotency_key="r"),
+        lambda clients: TALLIES.insert_each(clients, [("t", Mark("a"))]),
+        lambda clients: TALLIES.insert_batch(clients, "t", [Mark("a")]),
+    ],
+)
+def test_an_insert_that_no_rollback_undoes_is_refused_in_a_transaction(
+    world: World, insert: Callable[[Clients], object]
+) -> None:
+    """D1: it stayed when the transaction was given up, and came twice when its body ran again."""
+    with world.context():
+        with pytest.raises(RuntimeError, match="write insert_in_transaction, or do it after"):
+            transact(lambda: insert(world.clients))
+        assert packs() == []
 
 
 def test_outside_of_a_transaction_it_is_an_error(world: World) -> None:
