@@ -295,7 +295,7 @@ BUGS = (
     Bug(*(TablePace, "read", " <= latest_ms", "", _ROW_WAITS), {"ahead_ms": 501, "wait_ms": 0}),
     Bug(*(table_fold, "_middle", "min(borders, key=lambda border: abs(border - middle))",
           "middle", _HALVED), {"rows": "aaab", "middle": 3}),
-    Bug(*(table_fold._Fold, "_fold_part", "if _is_of_the_store(error):", "if False:", _FAULT),
+    Bug(*(table_fold._Fold, "_fold_part", "if is_outage(error):", "if False:", _FAULT),
         {"rows": "a", "error": ConnectionError("away"), "end": "raised"}),
     Bug(*(table_fold._Fold, "run", "min(self._later)", "max(self._later)", _RINGS),
         {"is_all": True, "later": (3, 1, 2), "lost": 0, "written": {"a"}, "rings": [1]}),
