@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.errors import BackpressureError, BadRecordError, MissingCodeError
+from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.records import FOREVER, check_time, inbound_value
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.model.sources import PullSource, PushSource
@@ -117,11 +119,12 @@ class Pipeline(Declaration):
         Raises:
             NoTransactionError: this is not the body of `transact`.
             UnknownStreamError, BadRecordError: the record is invalid.
+            TooLargeError: its task would have more than 100,000 bytes.
         """
         _check_push(self, stream, process)
         text, value = inbound_value(self.codecs, stream, value)
         check_time(timestamp_ms)
-        is_encoded = encoded_of(text) is not None
+        is_encoded = encoded_of(text) is not None or _has_half_character(text)
         sent = text if is_encoded else value
         content = self.name, stream, process, str(timestamp_ms), text
         id_ = current_transaction().id_of("streams", *content)
@@ -349,7 +352,8 @@ class PushLater:
     value: Any
     timestamp_ms: int
     unacked: str = ""  # A row of the outbox; empty in tasks of an earlier version of the code.
-    is_encoded: bool = False  # The value is the text of one that has a codec.
+    # The value is the text of one that has a codec, or that is no whole characters.
+    is_encoded: bool = False
 
 
 @functools.cache
@@ -377,6 +381,12 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 
     path = f"/tasks/streams/{pipeline.name}/push"
     return Task(path, TICKS_QUEUE, PushLater, push)
+
+
+def _has_half_character(text: str) -> bool:
+    """Return whether a value as JSON has an unpaired surrogate, which no task's arguments have."""
+    is_possible = r"\ud" in text
+    return is_possible and has_unpaired_surrogate(json.dumps(decoded(text), ensure_ascii=False))
 
 
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:

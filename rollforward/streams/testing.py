@@ -33,6 +33,7 @@ from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamEr
 from rollforward.streams.model.key_state import NOTHING, KeyState
 from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, inbound_value
 from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.topology.compatibility import check_declared, check_state
 
 
 @dataclass(frozen=True)
@@ -179,10 +180,18 @@ class StreamTest:
 
         Raises:
             UnknownStreamError: the pipeline lacks this version.
+            UnreadableStateError: the version cannot read a state; nothing was changed.
         """
-        if (computation, version) not in self.pipeline.versions:
+        code = self.pipeline.versions.get((computation, version))
+        if code is None:
             raise UnknownStreamError(f"there is no version {version} of {computation}")
-        replacement = {computation: self.pipeline.versions[computation, version]}
+        states = self._keys[computation].states
+        stored = {state.version for state in states.values() if state.text}
+        if not code.weak and not isinstance(code, Sink):
+            check_declared(code, {*stored, self._graph.computations[computation].version})
+        for key, state in states.items():
+            check_state(code, key, state)
+        replacement = {computation: code}
         self._graph = Graph([*(self._graph.computations | replacement).values()])
 
     # Results

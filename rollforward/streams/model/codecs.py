@@ -42,8 +42,8 @@ class ValueCodec(Protocol):
     """Serializer of values to bytes and back.
 
     `name` is stored with each value: 1 to 61 of a-z, 0-9, "." and "-". A codec that reads other
-    bytes needs another name. `decode` must return an equal value each time; an exception of it
-    makes the record a dead letter.
+    bytes needs another name. `decode` must return a value equal to the encoded one, because key
+    functions get either; an exception of it makes the record a dead letter.
     """
 
     @property

@@ -129,7 +129,12 @@ class Computation:
             raise BadRecordError(
                 f"version {self.version} of {self.name} does not read states of version {version}"
             )
-        return self.upgrade(self.codec.load(text), version)
+        state = self.upgrade(self.codec.load(text), version)
+        if not isinstance(state, dict):  # A forgotten `return` would lose the state.
+            raise BadRecordError(
+                f"`upgrade` of {self.name} must return a dict, got a {type(state).__name__}"
+            )
+        return state
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -113,6 +113,11 @@ class Context:
         """Cancel a timer; return whether there was one."""
         return self._backend.cancel_timer(tag)
 
+    def has_timer(self, tag: str) -> bool:
+        """Return whether a timer of this tag is pending; one that fires now is not."""
+        timer = self._backend.timers.get(self._backend.hold_tag + tag)
+        return timer is not None and not timer.is_hold
+
     def hold(self, at_ms: int) -> int:
         """Hold the watermark of this computation's outputs for this key; return the held time.
 

@@ -211,7 +211,7 @@ class MapState(_TypedState):
     __slots__ = ()
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._items.get(self._name, _NOTHING).get(key, default)
+        return self._items.get(self._name, _NOTHING).get(str(key), default)
 
     def set(self, key: str, value: Any) -> None:
         self._writable(dict)[str(key)] = value
@@ -219,7 +219,7 @@ class MapState(_TypedState):
     def pop(self, key: str, default: Any = None) -> Any:
         """Remove a value, return it."""
         values = self._readable({})
-        value = values.pop(key, default)
+        value = values.pop(str(key), default)
         if not values:
             self.clear()
         return value
@@ -238,7 +238,7 @@ class MapState(_TypedState):
         return len(self._readable({}))
 
     def __contains__(self, key: str) -> bool:
-        return key in self._readable({})
+        return str(key) in self._readable({})
 
 
 class BufferState(_TypedState):

@@ -92,12 +92,14 @@ def top(
     Equal sums are in order of their names.
 
     Args:
-        of: Returns the name for a value.
+        of: Returns the name for a value: a text.
         amount: Returns the amount for a value; default: 1.
         names: The maximum number of names of a window; records with further names are refused.
     """
 
     def add_to(sums: dict[str, float], name: str, increment: float) -> None:
+        if not isinstance(name, str):  # JSON would make a text of it, and a second sum.
+            raise BadRecordError(f"a name must be a text, got {name!r:.100}")
         if name not in sums and len(sums) >= names:
             raise BadRecordError(f"a window must have at most {names} names")
         sums[name] = sums.get(name, 0) + increment

@@ -18,7 +18,8 @@ from typing import Any
 
 from rollforward.streams.model.computation import KeyOf
 from rollforward.streams.model.context import Context
-from rollforward.streams.model.records import Record, value_text
+from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.records import Record, check_key, value_text
 from rollforward.streams.operators.aggregates import Combine, count
 from rollforward.streams.operators.windows import Enclosing, Windowed, Windows
 
@@ -42,6 +43,7 @@ def fan_out(
 
     Args:
         windows: `Tumbling` or `Sliding`.
+        inputs: The streams to read, each with its key function. A key has at most 496 bytes.
         combine: The aggregate; it must not depend on the order of records.
         parts: The number of parts over which a key's records are spread, by a hash of their values.
 
@@ -96,7 +98,15 @@ def _never(total: Any, other: Any) -> Any:
 
 def _key_of_part(key_of: KeyOf, parts: int) -> KeyOf:
     def key(value: Any) -> str:
-        digest = hashlib.blake2b(value_text(value).encode(), digest_size=4).digest()
-        return f"{int.from_bytes(digest, 'big') % parts}:{key_of(value)}"
+        digest = hashlib.blake2b(_bytes_of(value), digest_size=4).digest()
+        return f"{int.from_bytes(digest, 'big') % parts}:{check_key(key_of(value))}"
 
     return key
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Return what the hash of a value is computed from; a codec may have decoded it."""
+    try:
+        return value_text(value).encode()
+    except BadRecordError:
+        return repr(value).encode(errors="backslashreplace")

@@ -24,7 +24,7 @@ as in Apache Flink; `stamp` is Apache Beam's timestamp combiner.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol
@@ -234,10 +234,11 @@ class Windowed(Computation):
         if timer.tag.startswith(_EARLY):
             del window["early"]
             if ctx.watermark < window["due"]:
-                self.write(ctx, window, "early", window.get(_EARLIEST, timer.at_ms))
+                self.write(ctx, window, "early", _stamp_of(ctx, window, timer.at_ms))
             return
         if timer.at_ms == window["due"]:
-            self.write(ctx, window, "on-time", window.pop(_EARLIEST, timer.at_ms))
+            self.write(ctx, window, "on-time", _stamp_of(ctx, window, timer.at_ms))
+            window.pop(_EARLIEST, None)
         if timer.at_ms == window["due"] and self.lateness:
             ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
         else:
@@ -277,9 +278,11 @@ class Windowed(Computation):
     def _touched(self, stored: MapState, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
         """Return the stored windows that a new one joins, the earliest first."""
         if not self.windows.merges:
-            tag = str(bounds.start)
-            window = stored.get(tag)
-            return [] if window is None else [(tag, window)]
+            for tag in _tags_of(bounds):
+                window = stored.get(tag)
+                if window is not None and window["end"] == bounds.end:
+                    return [(tag, window)]
+            return []
         overlapping = [
             (tag, window)
             for tag, window in stored.items()
@@ -302,7 +305,8 @@ class Windowed(Computation):
         start, end, due = bounds
         if not touched:
             empty = {"records": 0, "total": self.combine.empty()}
-            tag, window = str(start), {"start": start, "end": end, "due": due, **empty}
+            tag = next(tag for tag in _tags_of(bounds) if tag not in stored)
+            window = {"start": start, "end": end, "due": due, **empty}
             stored.set(tag, window)
             return tag, window
         if not self.windows.merges:
@@ -328,11 +332,18 @@ class Windowed(Computation):
     def _hold(self, ctx: Context, stored: MapState) -> None:
         """Hold the watermark at the earliest record whose result is to come.
 
-        Without `stamp` there are only windows of a version that had it.
+        Without `stamp` there are only windows of a version that had it. A window whose timer became
+        a dead letter is over, and its end has released the hold of all windows of the key.
         """
-        if not self.is_held and ctx.held_ms is None:
+        held_ms = ctx.held_ms
+        if not self.is_held and held_ms is None:
             return
-        held = [window[_EARLIEST] for _, window in stored.items() if _EARLIEST in window]
+        bound = ctx.timestamp_ms if held_ms is None else min(held_ms, ctx.timestamp_ms)
+        held = [
+            window[_EARLIEST]
+            for tag, window in stored.items()
+            if window.get(_EARLIEST, -1) >= bound and ctx.has_timer(_END + tag)
+        ]
         if held:
             ctx.hold(min(held))
         else:
@@ -343,6 +354,18 @@ class Windowed(Computation):
         if at < min(window["due"], window.get("early", at + 1)):
             window["early"] = at
             ctx.set_timer(_EARLY + tag, at)
+
+
+def _stamp_of(ctx: Context, window: Mapping[str, Any], end: int) -> int:
+    """Return the time of a result: of the earliest record, unless the hold for it is gone."""
+    earliest, held_ms = window.get(_EARLIEST, end), ctx.held_ms
+    return earliest if held_ms is not None and held_ms <= earliest else end
+
+
+def _tags_of(bounds: Bounds) -> Iterator[str]:
+    """Yield the tags that a window may have: the start, or both bounds if that tag is taken."""
+    yield str(bounds.start)
+    yield f"{bounds.start}-{bounds.end}"
 
 
 class CountWindows(Computation):

@@ -39,7 +39,7 @@ def check_stored_states(
     step = max(1, -(-sum(len(interval.slabs) for interval in intervals) // MAX_SLABS))
     versions: set[int] = set() if step == 1 else {*running.stored_versions}
     versions.add(running.version)
-    _check_declared(code, versions)
+    check_declared(code, versions)
     store = StateStore(environment.names, code.name)
     for interval in intervals:
         for slabs in _batched([slab.lo for slab in interval.slabs[::step]], SLABS_AT_ONCE):
@@ -70,11 +70,16 @@ def _try_all(
         state = store.state(interval, key)
         if state.text:
             versions.add(state.version)
-        _try(code, key, state)
+        check_state(code, key, state)
     return versions
 
 
-def _check_declared(code: Computation, versions: set[int]) -> None:
+def check_declared(code: Computation, versions: set[int]) -> None:
+    """Check that a version declares that it reads the states of some versions.
+
+    Raises:
+        UnreadableStateError: it does not.
+    """
     if undeclared := sorted(versions - {code.version, *code.reads}):
         listed = ", ".join(map(str, undeclared))
         raise UnreadableStateError(
@@ -83,7 +88,12 @@ def _check_declared(code: Computation, versions: set[int]) -> None:
         )
 
 
-def _try(code: Computation, key: str, state: KeyState) -> None:
+def check_state(code: Computation, key: str, state: KeyState) -> None:
+    """Check that a version can read the state of a key, and its timers.
+
+    Raises:
+        UnreadableStateError: it cannot.
+    """
     try:
         if state.text:
             code.codec.dump(code.load(state.text, state.version))

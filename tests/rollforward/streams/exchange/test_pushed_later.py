@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -104,6 +105,22 @@ def test_what_a_transaction_pushed_is_there_although_its_tasks_were_purged(world
     world.settle()
     with world.context():
         assert WEBLOG.status(world.clients).sources["requests"].records == 2
+
+
+@one_emulator
+def test_a_transaction_pushes_each_value_that_a_push_takes(world: World) -> None:
+    """Half a character is JSON, and no argument of a task; the record comes in as pushed."""
+    value = {"path": "/", "note": "\ud800 \U0001f600"}
+    with world.context():
+        transact(lambda: WEBLOG.push_in_transaction(world.clients, "requests", value, 1_000))
+    [live] = world.live_tasks(push_task(WEBLOG).queue)
+    stored = world.engine.get_task(live.name, FULL)
+    args = push_task(WEBLOG).read(stored.http_request.body)
+    assert json.loads(args.value) == value
+
+    world.settle()
+    with world.context():
+        assert WEBLOG.state(world.clients, "hits", "/") == {"windows": {"0": 1}}
 
 
 class PushesLater:

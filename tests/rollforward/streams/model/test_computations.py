@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
+from rollforward.streams.model.state import State
 from rollforward.streams.testing import Output
 
 MINUTE = 60_000
@@ -291,6 +292,18 @@ def test_cells_keep_what_is_written_and_take_no_place_when_empty() -> None:
     test.push("orders", {}, timestamp_ms=2)
     assert seen == {"b": ([(3, "early")], (5, "late")), "v": ({"a": 1}, 7)}
     assert test.keys("cells") == []
+
+
+def test_a_number_as_a_key_of_a_map_is_the_text_that_was_stored() -> None:
+    """`set` and `add` store a text, so what reads the map looks for the same one."""
+    state = State({}).map("statuses")
+    state.set(200, 1)  # type: ignore[arg-type]
+    state.add(200)  # type: ignore[arg-type]
+
+    assert 200 in state
+    assert state.get(200) == 2  # type: ignore[arg-type]
+    assert state.pop(200) == 2  # type: ignore[arg-type]
+    assert state.items() == []
 
 
 def test_a_pipeline_refuses_what_cannot_run() -> None:

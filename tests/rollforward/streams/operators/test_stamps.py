@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import operator
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -11,6 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.streams import Pipeline, StreamTest
+from rollforward.streams.execution.bundle_runner import run_bundle
+from rollforward.streams.model.bundle import DEAD_TIMERS, KeyedRecord
+from rollforward.streams.model.key_state import KeyState
+from rollforward.streams.operators.aggregates import Combine
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.operators.windows import Enclosing, Session, Tumbling, Windowed, Windows
 
@@ -164,6 +170,64 @@ def test_every_session_is_in_the_minute_of_its_earliest_record(
     assert test.late["minutes"] <= late
     assert all(counted.get(start, 0) >= count for start, count in by_minute.items())
     assert sum(o.value["records"] for o in sessions) + test.late["w"] == len(events)
+
+
+def refuse_many(total: int) -> int:
+    if total > 2:
+        raise ValueError("too many records")
+    return total
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_dead_window_takes_no_other_window_of_its_key_with_it(is_fused: bool) -> None:
+    """The next windows of the key are written, on time, and hold the watermark for themselves.
+
+    The one that was open when the other died has lost its hold, so it has the time of its end.
+    """
+    many = Combine(int, lambda total, record: total + 1, operator.add, refuse_many)
+    code: Any = stamped(Tumbling(GAP), combine=many)
+    if is_fused:
+        code = Fused("f", Windowed("other", Tumbling(GAP), inputs={"in": by_key}, output="o"), code)
+    test = StreamTest(Pipeline("p", code))
+    push(test, 1, 2, 3, 12)
+    test.advance_watermark(10 * SECOND)
+    push(test, 13, 21, 32)
+    test.advance_watermark(25 * SECOND)
+    push(test, 33)
+    test.close()
+
+    assert [failure.error for _, failure in test.dead] == ["ValueError: too many records"]
+    results = [
+        (out.timestamp_ms / SECOND, out.late, out.value["value"]) for out in test.read("out")
+    ]
+    assert results == [(20, False, 2), (21, False, 1), (32, False, 2)]
+
+
+def test_a_dead_window_can_be_replayed_without_its_hold() -> None:
+    """Its result has the time of its end then, and nothing of it stays behind."""
+    window = {"start": 0, "end": 10_000, "due": 10_000, "records": 3, "total": 3, "earliest": 1_000}
+    state = KeyState(json.dumps({"windows": {"0": window}}))
+    replayed = KeyedRecord("k", ["end:0", 10_000, False], 10_000, DEAD_TIMERS, late_at=20_000)
+    effects = run_bundle(
+        stamped(Tumbling(GAP)), {"k": state}, [replayed], watermark=20_000, now_ms=0
+    )
+
+    assert effects.failures == []
+    [result] = effects.productions
+    assert (result.timestamp_ms, json.loads(result.text)["value"]) == (10_000, 3)
+    assert effects.keys["k"].is_empty
+
+
+def test_a_dead_window_holds_nothing_any_more() -> None:
+    """Windows downstream do not wait for a window whose timer became a dead letter."""
+    many = Combine(int, lambda total, record: total + 1, operator.add, refuse_many)
+    code = stamped(Tumbling(GAP), combine=many)
+    test = StreamTest(Pipeline("p", code, PER_MINUTE))
+    push(test, 1, 2, 3, 12)
+    test.advance_watermark(60 * SECOND)
+
+    assert test.watermark("minutes") == 60 * SECOND
+    assert [out.value["value"] for out in test.read("per-minute")] == [1]
 
 
 def test_a_stamp_that_cannot_be_is_refused() -> None:

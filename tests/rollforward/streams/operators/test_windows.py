@@ -240,6 +240,27 @@ def test_results_of_windows_are_counted_in_the_larger_window_around_them() -> No
     assert sum(test.late.values()) == 0
 
 
+def test_windows_of_one_start_are_two_if_their_ends_differ() -> None:
+    """`Enclosing()` is the same window: sessions of one start and other ends are not mixed."""
+    sessions = Windowed("s", Session(SECONDS_10), inputs=BY_KEY, output="sessions")
+    every = Windowed("w", Enclosing(), inputs={"sessions": lambda _: "all"}, output="out")
+    test = StreamTest(Pipeline("p", sessions, every))
+    push(test, 0, 5, key="long")
+    push(test, 0, key="short")
+    push(test, 0, key="brief")
+    test.advance_watermark(10 * SECOND)
+    push(test, 14, key="long")
+    push(test, 20, key="short")
+    test.close()
+
+    assert results(test) == [
+        ("on-time", 0, 10, 2),
+        ("on-time", 0, 24, 1),
+        ("on-time", 20, 30, 1),
+    ]
+    assert test.keys("w") == []
+
+
 def test_a_result_that_repeats_others_is_not_added_up() -> None:
     small = Windowed(
         "s", Tumbling(SECONDS_10), inputs=BY_KEY, output="small", early=timedelta(seconds=1)
@@ -280,6 +301,20 @@ def test_a_window_has_bounds_and_the_record_that_breaks_them_is_dead(combine: Co
 
     assert len(test.dead) == 1
     assert [output.value["records"] for output in test.read("out")] == [2]
+
+
+@pytest.mark.parametrize("name", [200, None, True, 1.5])
+def test_a_name_that_is_no_text_is_a_dead_letter_and_not_a_sum_that_is_lost(name: Any) -> None:
+    """JSON makes a text of the name, so the next bundle counted beside it, and one sum was lost."""
+    test = windowed(Tumbling(SECONDS_10), combine=top(3, of=lambda value: value["n"]))
+    for _ in range(3):
+        push(test, 1, n=name)
+    push(test, 1, n="text")  # type: ignore[arg-type]
+    test.close()
+
+    assert len(test.dead) == 3
+    assert test.dead[0][1].error == f"BadRecordError: a name must be a text, got {name!r}"
+    assert results(test) == [("on-time", 0, 10, [["text", 1]])]
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,48 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
         fan_out("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")
 
 
+@pytest.mark.parametrize("key", [None, "", 5])
+def test_a_record_without_a_key_has_none_in_parts_either(key: Any) -> None:
+    """A record whose key is no text is a dead letter, not a result of the key "None"."""
+    parts = fan_out(
+        "two", Tumbling(timedelta(minutes=1)), inputs={"in": lambda _: key}, output="out"
+    )
+    test = StreamTest(Pipeline("two", *parts))
+    test.push("in", {"n": 1}, timestamp_ms=1_000)
+    test.close()
+
+    assert test.read("out") == []
+    [(_, failure)] = test.dead
+    assert failure.error == (f"no key: BadRecordError: a key must be a non-empty text, got {key!r}")
+
+
+class Tuples:
+    """A codec whose values are not JSON."""
+
+    name = "tuples"
+
+    def encode(self, value: Any) -> bytes:
+        return ",".join(map(str, sorted(value))).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return frozenset(map(int, data.split(b",")))
+
+
+def test_values_of_a_codec_are_spread_over_parts() -> None:
+    """A hot key is spread by its values, also if a codec decodes them to what is not JSON."""
+    parts = fan_out(
+        "two", Tumbling(timedelta(minutes=1)), inputs={"in": lambda _: "k"}, output="out"
+    )
+    test = StreamTest(Pipeline("two", *parts, codecs={"in": Tuples()}))
+    for n in range(20):
+        test.push("in", frozenset({n}), timestamp_ms=n)
+    assert len(test.keys("two-parts")) > 1
+    test.close()
+
+    assert test.dead == []
+    assert [output.value["value"] for output in test.read("out")] == [20]
+
+
 def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

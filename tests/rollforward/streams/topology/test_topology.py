@@ -171,29 +171,56 @@ def test_a_version_is_tried_in_a_test() -> None:
         test.replace("tally", 3)
 
 
+class Deaf(Tally2):
+    name = "tally"
+    version = 3
+    reads = ()
+
+
+class Clumsy(Tally2):
+    name = "tally"
+    version = 4
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"kept": state["cuont"]}
+
+
+class Forgetful(Tally2):
+    name = "tally"
+    version = 5
+
+    def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        state["kept"] = state.pop("count")  # And no `return`.
+        return None  # type: ignore[return-value]
+
+
+UNREADING = (
+    (3, "`reads`"), (4, "KeyError: 'cuont'"), (5, "`upgrade` of tally must return a dict, got a N"),
+)  # fmt: skip
+
+
 def test_a_version_that_cannot_read_what_is_stored_is_refused() -> None:
     """G15: and nothing changes."""
-
-    class Deaf(Tally2):
-        name = "tally"
-        version = 3
-        reads = ()
-
-    class Clumsy(Tally2):
-        name = "tally"
-        version = 4
-
-        def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
-            return {"kept": state["cuont"]}
-
-    desk = desk_of(Deaf, Clumsy, intervals=1)
+    desk = desk_of(Deaf, Clumsy, Forgetful, intervals=1)
     push(desk, 1)
     desk.run()
     head = desk.head
-    for version, message in ((3, "`reads`"), (4, "KeyError: 'cuont'")):
+    for version, message in UNREADING:
         with pytest.raises(UnreadableStateError, match=message):
             desk.do(replace(desk.environment, "tally", version))
     assert desk.head == head
+
+
+def test_a_version_that_cannot_read_a_state_is_refused_in_a_test_as_well() -> None:
+    """A `StreamTest` refuses the version as the services do, and continues with the other one."""
+    standby = [Deaf, Clumsy, Forgetful]
+    test = StreamTest(Pipeline("live", Tally, Told, standby=standby, sources=[SOURCE]))
+    test.push("in", {"k": "a"}, timestamp_ms=1)
+    for version, message in UNREADING:
+        with pytest.raises(UnreadableStateError, match=message):
+            test.replace("tally", version)
+    test.push("in", {"k": "a"}, timestamp_ms=2)
+    assert test.state("tally", "a")["count"] == 2
 
 
 def test_what_is_attached_gets_what_is_sent_from_then_on_and_none_from_before() -> None:
