@@ -144,7 +144,10 @@ def states(pipeline: str, computation: str) -> ResponseReturnValue:
         reject(404, f"{error}.")
     except Retry:
         reject(503, "This instance of the app does not have the code: try again.")
-    return jsonify(states=by_key)
+    try:
+        return jsonify(states=by_key)
+    except (TypeError, ValueError):
+        reject(409, f"The codec of {computation} reads states that are not JSON.")
 
 
 @bp.get("/<pipeline>/topology")

@@ -37,6 +37,8 @@ ToRecord = Callable[[Any], tuple[Any, int] | None]
 _Records = list[tuple[Any, int] | UnreadableItem]
 
 MAX_LINE_BYTES = 200_000
+# Of a line that is too long: what its dead letter has of it, and what is searched for its end.
+BEGINNING_BYTES, MAX_SKIPPED_BYTES = 1_000, 50_000_000
 PART_BYTES = 65_536
 SETTLED = timedelta(seconds=30)
 
@@ -69,11 +71,14 @@ def lines(content: Content, record: ToRecord, *, grows: bool = False) -> Reader:
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
         offset, records = position or 0, _Records()
-        for number, line in enumerate(_split_lines(content(clients, offset))):
+        for number, (line, size) in enumerate(_split_lines(content(clients, offset))):
             if number == limit or (grows and not line.endswith(b"\n")):
                 return Pulled(records, offset)
-            offset += len(line)
-            records += _converted(record, line.rstrip(b"\r\n"), _text_of)
+            offset += size
+            if len(line) < size:
+                records.append(UnreadableItem(_text_of(line), _too_long(size)))
+            else:
+                records += _converted(record, line.rstrip(b"\r\n"), _text_of)
         return Pulled(records, offset, is_over=not grows)
 
     return read
@@ -184,19 +189,31 @@ def _after_time(
     return batch
 
 
-def _split_lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines with their ends.
+def _split_lines(parts: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield lines with their ends, and their sizes; of a line that is too long only its beginning.
 
     Raises:
-        BadRecordError: a line is too long.
+        BadRecordError: no end of a line is found.
     """
-    tail = b""
+    tail, skipped = b"", 0  # Of a line that is too long, `tail` has the beginning.
     for part in parts:
-        *lines, tail = (tail + part).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-        if len(tail) > MAX_LINE_BYTES:
-            raise BadRecordError(
-                f"a line must have at most {MAX_LINE_BYTES} bytes, got {tail[:60]!r}..."
-            )
+        *lines, rest = part.split(b"\n")
+        for line in lines:
+            size = len(tail) + skipped + len(line)
+            is_whole = size <= MAX_LINE_BYTES
+            yield (tail + line if is_whole else (tail or line)[:BEGINNING_BYTES]) + b"\n", size + 1
+            tail, skipped = b"", 0
+        if skipped or len(tail) + len(rest) > MAX_LINE_BYTES:
+            size = len(tail) + skipped + len(rest)
+            tail = (tail or rest)[:BEGINNING_BYTES]
+            skipped = size - len(tail)
+        else:
+            tail += rest
+        if skipped > MAX_SKIPPED_BYTES:
+            raise BadRecordError(_too_long(len(tail) + skipped))
     if tail:
-        yield tail
+        yield tail, len(tail) + skipped
+
+
+def _too_long(size: int) -> str:
+    return f"a line must have at most {MAX_LINE_BYTES} bytes, got {size}"

@@ -55,7 +55,8 @@ def check_key(key: Any) -> str:
         raise BadRecordError(f"a key must be a non-empty text, got {key!r:.100}")
     if encoded_bytes("a key", key) > MAX_KEY_BYTES:
         raise BadRecordError(f"a key must have at most {MAX_KEY_BYTES} bytes, got {key!r:.100}")
-    return key
+    # A member of an enumeration is printed otherwise than the text that is stored.
+    return key if type(key) is str else str.__str__(key)
 
 
 def encoded_bytes(subject: str, text: str) -> int:

@@ -13,6 +13,7 @@ from rollforward.streams.model.codecs import ValueCodec
 
 MAX_PROCESSES = 100
 IDLE = timedelta(seconds=60)
+MAX_POLL = timedelta(days=29)  # A task is due within 30 days.
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ class PullSource:
             must be repeatable: the same records, or more after them. It must not wait for more,
             because earlier reads may wait for it to commit.
         disorder: See `PushSource`.
-        poll: The pause of a reader that has caught up. None: it stops until `pull` is called.
+        poll: The pause of a reader that has caught up, at most 29 days. None: it stops until `pull`
+            is called.
         advance_when_idle: If a read returns neither records nor a watermark, the watermark follows
             the clock at this distance. It requires `poll`. None: it stays until the next record.
     """
@@ -148,6 +150,8 @@ class PullSource:
                 f"{self.stream}: `poll` must be positive, or None to stop at the end, got "
                 f"{self.poll}"
             )
+        if self.poll is not None and self.poll > MAX_POLL:
+            raise TypeError(f"{self.stream}: `poll` must be at most {MAX_POLL}, got {self.poll}")
         _check_spans(self.stream, self.disorder, self.advance_when_idle)
         if isinstance(self.read, Mapping):
             _check_names(self.stream, "read", [name or "?" for name in self.read])

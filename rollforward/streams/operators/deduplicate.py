@@ -46,7 +46,7 @@ class Deduplicate(Computation):
         self.within = milliseconds(within)
         # A record forwarded at t matters to records before t + within, and accepted records may be
         # up to `within` behind the watermark.
-        self.ttl = 2 * within
+        self.ttl = timedelta(milliseconds=2 * self.within)
         self.late_stream = late_stream
         if self.within < 1:
             raise TypeError(f"{name}: `within` must be at least a millisecond, got {within}")

@@ -32,6 +32,7 @@ from rollforward.streams.operators.aggregates import Combine
 from rollforward.streams.operators.windows import Windowed, Windows, milliseconds
 
 _LEFT, _RIGHT, _AT = "left", "right", "at:"
+_END_OF_TIME = FOREVER - 1  # No timer can be later.
 _NOTHING = (None, None)  # The time and the value of a side that has no record.
 
 
@@ -149,6 +150,8 @@ class IntervalJoin(Computation):
         ctx.state.value("forget").clear()
         for side in (_LEFT, _RIGHT):
             span, buffer = self._span(side), ctx.state.buffer(side)
+            if timer.at_ms == _END_OF_TIME:
+                buffer.clear()
             buffer.drop_before(timer.at_ms - span + 1)
             for at, _ in buffer.between(0, FOREVER)[:1]:
                 self._forget_at(ctx, at + span)
@@ -166,6 +169,7 @@ class IntervalJoin(Computation):
 
     def _forget_at(self, ctx: Context, at: int) -> None:
         """Set the timer, unless it is set for an earlier time."""
+        at = min(at, _END_OF_TIME)
         earliest = ctx.state.value("forget", NEVER)
         if at < earliest.get():
             earliest.set(at)
@@ -208,7 +212,7 @@ class AsOfJoin(Computation):
         self.inputs = dict(inputs)
         self.outputs = (output,)
         self.max_age = FOREVER if max_age is None else milliseconds(max_age)
-        self.ttl = None if max_age is None else max_age + timedelta(milliseconds=2)
+        self.ttl = None if max_age is None else timedelta(milliseconds=self.max_age + 2)
         self.outer = outer
         self.late_stream = late_stream
         if self.max_age < 0:

@@ -32,12 +32,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 from rollforward.streams.model.computation import Computation, KeyOf
 from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import BadRecordError
-from rollforward.streams.model.records import Record, Timer
+from rollforward.streams.model.records import FOREVER, Record, Timer
 from rollforward.streams.model.state import MapState
 from rollforward.streams.operators.aggregates import Combine, count
 
 # The maximum number of windows of one record.
 MAX_OVERLAP = 100
+# In ms: half of all time, so that a time of today plus a span is a time.
+MAX_SPAN = FOREVER // 2
 _WINDOWS = "windows"
 _END, _EARLY = "end:", "early:"
 _EARLIEST = "earliest"
@@ -426,8 +428,8 @@ class CountWindows(Computation):
 
 @functools.lru_cache(maxsize=1_000)
 def milliseconds(span: timedelta) -> int:
-    """Return a span of time in whole milliseconds."""
-    return span // timedelta(milliseconds=1)
+    """Return a span of time in whole milliseconds, at most `MAX_SPAN`, as of `timedelta.max`."""
+    return max(-MAX_SPAN, min(span // timedelta(milliseconds=1), MAX_SPAN))
 
 
 def _check_span(name: str, span: timedelta) -> None:

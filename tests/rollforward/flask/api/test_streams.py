@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import main
 from rollforward.registry import Registry
-from rollforward.streams import Pipeline, PushSource
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.model.records import MAX_VALUE_BYTES
 from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.infra.world import Services, World
@@ -134,6 +134,38 @@ def test_what_is_there_is_read_at_any_time(program: Program) -> None:
     assert key == "/"
     assert state == program.get("minutes/hits/states?key=/").json["states"]["/"] != {}
     assert program.get("minutes/hits/states?key=none").json == {"states": {"none": {}}}
+
+
+class Sets:
+    """A codec whose states are no JSON."""
+
+    def dump(self, items: dict[str, Any]) -> str:
+        return ",".join(sorted(items["users"]))
+
+    def load(self, text: str) -> dict[str, Any]:
+        return {"users": {*text.split(",")}}
+
+
+class Users(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+    codec = Sets()
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.setdefault("users", set()).add(record.value["user"])
+
+
+@one_emulator
+def test_states_that_are_no_json_are_refused_with_the_reason(services: Services) -> None:
+    """A program gets no answer as of a fault of the app, which it would repeat."""
+    program = Program(services, Pipeline("users", Users, sources=[PushSource("in")]))
+    records = [{"id": "a", "value": {"k": "k", "user": "ann"}, "timestamp_ms": 1}]
+    assert program.post("users/in", {"records": records}).status_code == 202
+    program.world.settle()
+
+    for path in ("users/users/states", "users/users/states?key=k"):
+        answer = program.get(path)
+        assert answer.status_code == 409
+        assert answer.json["detail"] == "The codec of users reads states that are not JSON."
 
 
 @one_emulator

@@ -56,6 +56,33 @@ def test_a_file_that_grows_gives_a_line_when_it_is_whole(tmp_path: Path) -> None
     assert not complete.is_over
 
 
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("size", [200_001, 262_145, 1_000_000])
+def test_a_line_that_is_too_long_is_a_dead_letter_and_the_next_ones_are_read(
+    grows: bool, size: int, tmp_path: Path
+) -> None:
+    """The source goes on behind the line, whose letter has its beginning; it stopped for ever."""
+    path = tmp_path / "log"
+    path.write_bytes(b"one\n" + b"x" * size)
+    read = lines(file(path), numbered, grows=grows)
+    if grows:  # Its end may still come.
+        assert read(NOBODY, None, 10).records == [("one", 3)]
+    path.write_bytes(b"one\n" + b"x" * size + b"\ntwo\n")
+    texts, position = list[Any](), None
+    for _ in range(3):
+        pulled = read(NOBODY, position, 1)
+        texts += pulled.records
+        position = pulled.position
+
+    error = f"a line must have at most 200000 bytes, got {size + 1}"
+    [first, letter, last] = texts
+    assert (first, last) == (("one", 3), ("two", 3))
+    assert isinstance(letter, UnreadableItem)
+    assert (letter.error, set(letter.item)) == (error, {"x", "\n"})
+    assert len(letter.item) <= 1_001
+    assert position == path.stat().st_size
+
+
 def test_a_line_without_end_is_refused() -> None:
     def content(clients: Clients, offset: int) -> Iterable[bytes]:
         while True:
@@ -249,3 +276,11 @@ def pulled(world: World) -> dict[str, list[Any]]:
             stream: sorted(values, key=str) if stream != "orders" else values
             for stream, values in PULLS.state(world.clients, "seen", "all").items()
         }
+
+
+def test_a_poll_that_no_task_can_wait_for_is_refused() -> None:
+    """A task is due within 30 days, so each read of the source failed when it had caught up."""
+    reader = lines(lambda clients, offset: [], numbered, grows=True)
+    with pytest.raises(TypeError, match="`poll` must be at most 29 days"):
+        PullSource("log", reader, poll=timedelta(days=30))
+    assert PullSource("log", reader, poll=timedelta(days=29)).poll == timedelta(days=29)

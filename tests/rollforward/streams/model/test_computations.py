@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import Enum
 from typing import Any, ClassVar
 
 import pytest
@@ -292,6 +293,28 @@ def test_cells_keep_what_is_written_and_take_no_place_when_empty() -> None:
     test.push("orders", {}, timestamp_ms=2)
     assert seen == {"b": ([(3, "early")], (5, "late")), "v": ({"a": 1}, 7)}
     assert test.keys("cells") == []
+
+
+class Color(str, Enum):  # noqa: UP042 - As in code from before there was `StrEnum`.
+    RED = "red"
+
+
+class Named(Computation):
+    """Writes its key as a text."""
+
+    inputs: ClassVar = {"in": lambda value: Color(value["color"])}
+    outputs = ("out",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.produce("out", f"{ctx.key}")
+
+
+def test_a_member_of_an_enumeration_is_the_key_that_is_stored() -> None:
+    """A hook has the same text in a test, inline, and from an inbox."""
+    test = StreamTest(Pipeline("p", Named))
+    test.push("in", {"color": "red"}, timestamp_ms=1)
+
+    assert [output.value for output in test.read("out")] == ["red"]
 
 
 def test_a_number_as_a_key_of_a_map_is_the_text_that_was_stored() -> None:

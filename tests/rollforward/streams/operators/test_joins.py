@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollforward.streams import Computation, Pipeline, StreamTest
 from rollforward.streams.operators.deduplicate import Deduplicate
 from rollforward.streams.operators.joins import AsOfJoin, IntervalJoin, WindowJoin
-from rollforward.streams.operators.windows import Session, Tumbling
+from rollforward.streams.operators.windows import Session, Tumbling, Windowed
 
 BOTH = {"left": lambda value: value[0], "right": lambda value: value[0]}
 MS = timedelta(milliseconds=1)
@@ -262,3 +262,33 @@ def test_a_late_repetition_is_known_as_long_as_it_is_taken() -> None:
 
     assert [output.value[1] for output in test.read("out")] == [1]
     assert test.late["d"] == 1
+
+
+def test_no_limit_of_time_is_a_span_as_others() -> None:
+    """`timedelta.max` is "for ever": every record counts, and nothing becomes a dead letter."""
+    forever, by_k = timedelta.max, {"left": key_of_k, "right": key_of_k}
+    parts = [
+        Windowed("w", Tumbling(timedelta(seconds=1)), inputs={"left": key_of_k}, output="windows",
+                 lateness=forever),
+        Windowed("s", Session(forever), inputs={"left": key_of_k}, output="sessions"),
+        IntervalJoin("i", inputs=by_k, output="pairs", lower=timedelta.min, upper=forever,
+                     lateness=forever),
+        AsOfJoin("a", inputs=by_k, output="last", max_age=forever),
+        Deduplicate("d", inputs={"left": key_of_k}, output="once", within=forever),
+    ]  # fmt: skip
+    test, now = StreamTest(Pipeline("p", *parts)), 1_800_000_000_000
+    for at in (now, now + 5_000):
+        test.push("right", {"k": "k"}, timestamp_ms=at)
+        test.push("left", {"k": "k"}, timestamp_ms=at)
+        test.advance_watermark(at + 4_000)
+    test.push("left", {"k": "k"}, timestamp_ms=now)  # Late.
+    test.close()
+
+    assert (test.dead, test.late["w"], test.late["i"]) == ([], 0, 0)
+    streams = ("windows", "sessions", "pairs", "last", "once")
+    assert [len(test.read(stream)) for stream in streams] == [3, 1, 6, 2, 1]
+    assert [test.keys(part.name) for part in parts if part.name != "d"] == [[]] * 4
+
+
+def key_of_k(value: Any) -> str:
+    return str(value["k"])
