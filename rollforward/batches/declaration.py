@@ -10,6 +10,7 @@ from typing import Any
 
 from rollforward.batches.errors import BadWorkError
 from rollforward.batches.policy import Policy
+from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 
@@ -74,7 +75,9 @@ class BatchDeclaration:
 
         Raises:
             BadWorkError: there can be no batch of this id.
+            OtherNamespaceError: two tenants would add to one batch by one id.
         """
+        refuse_other_namespace(f"the batch {self.name}")
         if not isinstance(batch_id, str):
             raise BadWorkError(f"batch_id must be a text, got {batch_id!r:.100}")
         if not batch_id or not batch_id.isprintable() or set(batch_id) & set(":;"):

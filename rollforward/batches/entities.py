@@ -42,6 +42,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refuse_other_namespace, refusing_key
+
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 # Of a batch.
 RUNNING, COMPLETED, REMOVED = "running", "completed", "removed"
@@ -50,6 +52,8 @@ SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 # Of a member, one letter in BatchPage.letters. One that is waiting in a batch which has completed
 # was cancelled.
 WAITING, DONE, HAS_FAILED = ".", "d", "f"
+
+_SUBJECT = "a batch"
 
 
 class BatchState(ndb.Model):
@@ -145,17 +149,17 @@ class BatchResults(ndb.Model):
 
 def state_key(batch: str) -> Any:
     """Return the key of a batch, by the name of its declaration and its id."""
-    return ndb.Key(BatchState, batch)
+    return refusing_key(_SUBJECT, BatchState, batch)
 
 
 def work_key(page: str) -> Any:
     """Return the key of the work of a page."""
-    return ndb.Key(BatchWork, page)
+    return refusing_key(_SUBJECT, BatchWork, page)
 
 
 def page_key(page: str) -> Any:
     """Return the key of a page."""
-    return ndb.Key(BatchPage, page)
+    return refusing_key(_SUBJECT, BatchPage, page)
 
 
 def page_id(batch: str, addition: str, number: int, digest: str) -> str:
@@ -185,7 +189,7 @@ def is_counted(work: BatchWork | None, first_page: BatchWork | None) -> bool:
 
 def results_key(page: str, number: int) -> Any:
     """Return the key of some results of a page."""
-    return ndb.Key(BatchResults, f"{page}:{number:06d}")
+    return refusing_key(_SUBJECT, BatchResults, f"{page}:{number:06d}")
 
 
 def pages_within(prefix: str, *, start_after: str = "") -> Any:
@@ -232,11 +236,13 @@ def batches_created_at(at: datetime.datetime) -> Any:
 
 def batches_in(parent: str) -> Any:
     """Return the query for the batches that are nested in a batch, by key."""
+    refuse_other_namespace(_SUBJECT)
     return BatchState.query(BatchState.parent == parent).order(BatchState._key)
 
 
 def batches_of(member: str) -> Any:
     """Return the query for the batches that a member has become, by key."""
+    refuse_other_namespace(_SUBJECT)
     return BatchState.query(BatchState.member == member).order(BatchState._key)
 
 
@@ -246,5 +252,6 @@ def _before(time: Any, now_utc: datetime.datetime) -> Any:
 
 
 def _within(kind: type[ndb.Model], prefix: str, start_after: str) -> Any:
-    lower, upper = ndb.Key(kind, start_after or f"{prefix}:"), ndb.Key(kind, f"{prefix};")
+    names = (start_after or f"{prefix}:", f"{prefix};")
+    lower, upper = (refusing_key(_SUBJECT, kind, name) for name in names)
     return kind.query(kind._key > lower, kind._key < upper).order(kind._key)

@@ -42,6 +42,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refusing_key
+
 RUNNING = "running"
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -59,6 +61,8 @@ TOTALS_SLOTS = 8
 
 # How long the pages of a run that has finished can be looked at, and its failed items retried.
 PAGES_KEPT_FOR = datetime.timedelta(days=30)
+
+_SUBJECT = "a run"
 
 
 class ContinuationRun(ndb.Model):
@@ -145,35 +149,38 @@ class ContinuationSweep(ndb.Model):
 
 def run_key(run_id: str) -> Any:
     """Return the key of a run."""
-    return ndb.Key(ContinuationRun, run_id)
+    return refusing_key(_SUBJECT, ContinuationRun, run_id)
 
 
 def page_key(run_id: str, chain: int, number: int) -> Any:
     """Return the key of a page; fixed width, so that keys sort as pages do."""
-    return ndb.Key(ContinuationPage, f"{run_id}:{chain:04d}:{number:08d}")
+    return refusing_key(_SUBJECT, ContinuationPage, f"{run_id}:{chain:04d}:{number:08d}")
 
 
 def totals_keys(run_id: str) -> list[Any]:
     """Return the keys of the rows that add up to a run's totals."""
-    return [ndb.Key(ContinuationTotals, f"{run_id}:{slot}") for slot in range(TOTALS_SLOTS)]
+    return [
+        refusing_key(_SUBJECT, ContinuationTotals, f"{run_id}:{slot}")
+        for slot in range(TOTALS_SLOTS)
+    ]
 
 
 def heartbeat_key(page: str, owner: str) -> Any:
     """Return the key of an attempt's heartbeat, by its page's key and its own id."""
-    return ndb.Key(ContinuationHeartbeat, f"{page}:{owner}")
+    return refusing_key(_SUBJECT, ContinuationHeartbeat, f"{page}:{owner}")
 
 
 def pages_of(run_id: str, *, start_after: str = "") -> Any:
     """Return the query for a run's pages, in order, those behind the page `after`."""
-    lower = ndb.Key(ContinuationPage, start_after or f"{run_id}:")
-    beyond = ndb.Key(ContinuationPage, f"{run_id};")
+    lower = refusing_key(_SUBJECT, ContinuationPage, start_after or f"{run_id}:")
+    beyond = refusing_key(_SUBJECT, ContinuationPage, f"{run_id};")
     kind = ContinuationPage
     return kind.query(kind._key > lower, kind._key < beyond).order(kind._key)
 
 
 def pages_of_chain(run_id: str, chain: int, from_number: int) -> Any:
     """Return the query for the pages of a chain, in order, from a number on."""
-    beyond = ndb.Key(ContinuationPage, f"{run_id}:{chain:04d};")
+    beyond = refusing_key(_SUBJECT, ContinuationPage, f"{run_id}:{chain:04d};")
     kind = ContinuationPage
     query = kind.query(kind._key >= page_key(run_id, chain, from_number), kind._key < beyond)
     return query.order(kind._key)
@@ -182,7 +189,10 @@ def pages_of_chain(run_id: str, chain: int, from_number: int) -> Any:
 def heartbeats_of(run_id: str) -> Any:
     """Return the query for the heartbeats of a run's attempts."""
     kind = ContinuationHeartbeat
-    lower, upper = ndb.Key(kind, f"{run_id}:"), ndb.Key(kind, f"{run_id};")
+    lower, upper = (
+        refusing_key(_SUBJECT, kind, f"{run_id}:"),
+        refusing_key(_SUBJECT, kind, f"{run_id};"),
+    )
     return kind.query(kind._key > lower, kind._key < upper)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refusing_key
+
 CHUNK_BYTES = 65_536
 # Of one commit: well below the 4 MiB that the emulators take.
 CHUNKS_PER_PUT = 32
@@ -39,7 +41,7 @@ def put_upload(upload_id: str, content: bytes, now_utc: datetime.datetime) -> No
         ndb.put_multi(
             [
                 UploadChunk(
-                    id=_chunk_id(upload_id, start // CHUNK_BYTES),
+                    key=_chunk_key(upload_id, start // CHUNK_BYTES),
                     content=content[start : start + CHUNK_BYTES],
                     expires=now_utc + KEPT_FOR,
                 )
@@ -57,7 +59,7 @@ def read_upload(upload_id: str, offset: int) -> Iterator[bytes]:
     number, skipped = divmod(offset, CHUNK_BYTES)
     is_last = False
     while not is_last:
-        chunk = UploadChunk.get_by_id(_chunk_id(upload_id, number))
+        chunk = _chunk_key(upload_id, number).get()
         if chunk is None:
             raise UploadGoneError(f"upload {upload_id} has no chunk {number}")
         is_last = len(chunk.content) < CHUNK_BYTES
@@ -70,5 +72,5 @@ def expired_chunks(now_utc: datetime.datetime) -> Any:
     return UploadChunk.query(UploadChunk.expires < now_utc).order(UploadChunk.expires)
 
 
-def _chunk_id(upload_id: str, number: int) -> str:
-    return f"{upload_id}:{number:06d}"
+def _chunk_key(upload_id: str, number: int) -> Any:
+    return refusing_key("an upload", UploadChunk, f"{upload_id}:{number:06d}")

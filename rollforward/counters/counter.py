@@ -20,6 +20,7 @@ from rollforward.counters.relocated import read_elsewhere
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMap, ShardMaps, ShardSettings
 from rollforward.counters.totals import ShardReader, Total, cache_total, cached_total
+from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.datastore.transactions import current_transaction, is_in_transaction
 from rollforward.fork_join import ForkJoin
 from rollforward.fork_join.items import check_key
@@ -206,6 +207,7 @@ class Counter:
         self._gathering().begin(totals, is_in_doubt=is_in_doubt)
 
     def _add(self, clients: Clients, request: IncrementRequest) -> Counted:
+        refuse_other_namespace(f"the counter {self.name}")
         if is_in_transaction():
             raise RuntimeError(
                 f"increment {self.name!r} after the commit, not in the transaction; a gathered "
@@ -236,6 +238,7 @@ class Counter:
         self, clients: Clients, keys: Sequence[str], *, max_age_s: float = 0.0
     ) -> dict[str, Total]:
         """Return the totals of some counters, by key; see `total`."""
+        refuse_other_namespace(f"the counter {self.name}")
         for key in keys:
             check_key(key)
         totals: dict[str, Total] = {}
@@ -343,6 +346,7 @@ class Counter:
         )
 
     def _gathering(self) -> GatheredIncrements:
+        refuse_other_namespace(f"the counter {self.name}")
         if self._gathered is None:
             raise NotGatheredError(
                 f"{self.name} is exact: only gathered counters join a transaction"
@@ -350,5 +354,6 @@ class Counter:
         return self._gathered
 
     def _check_sharded(self) -> None:
+        refuse_other_namespace(f"the counter {self.name}")
         if self._gathered:
             raise NotShardedError(f"{self.name} is {self.mode}: only exact counters have shards")

@@ -34,9 +34,12 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refusing_key
 from rollforward.runtime.clock import parse_time, time_text
 
 MAX_SHARDS = 256
+
+_SUBJECT = "a counter"
 
 
 class CounterConfig(ndb.Model):
@@ -74,7 +77,7 @@ class CounterTotal(ndb.Model):
 
 def config_key(declaration: str, key: str) -> Any:
     """Return the key of a counter's configuration."""
-    return ndb.Key(CounterConfig, f"{_hash(declaration, key)}|{declaration}|{key}")
+    return refusing_key(_SUBJECT, CounterConfig, f"{_hash(declaration, key)}|{declaration}|{key}")
 
 
 def key_of_config(config: Any) -> str:
@@ -85,18 +88,18 @@ def key_of_config(config: Any) -> str:
 def shard_key(declaration: str, key: str, shard: int) -> Any:
     """Return the key of a shard. Its number is of fixed width, so no two counters share one."""
     name = f"{_hash(declaration, key, shard)}|{declaration}|{shard:03d}|{key}"
-    return ndb.Key(CounterShard, name)
+    return refusing_key(_SUBJECT, CounterShard, name)
 
 
 def total_key(declaration: str, key: str) -> Any:
     """Return the key of a total that folds write."""
-    return ndb.Key(CounterTotal, f"{_hash(declaration, key)}|{declaration}|{key}")
+    return refusing_key(_SUBJECT, CounterTotal, f"{_hash(declaration, key)}|{declaration}|{key}")
 
 
 def receipt_key(declaration: str, key: str | None, idempotency_key: str) -> Any:
     """Return the key of a receipt; for a call for many counters `key` is None."""
     exact = json.dumps([declaration, key, idempotency_key]).encode()
-    return ndb.Key(CounterReceipt, hashlib.sha256(exact).hexdigest()[:40])
+    return refusing_key(_SUBJECT, CounterReceipt, hashlib.sha256(exact).hexdigest()[:40])
 
 
 def due_text(declaration: str, at: datetime.datetime) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import current
+from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.datastore.transactions import (
     OUTCOME_UNKNOWN,
     Transaction,
@@ -58,7 +59,9 @@ def run_id_of(name: str, flow_id: str) -> str:
 
     Raises:
         BadFlowError: there can be no flow of this id.
+        OtherNamespaceError: two tenants would start one flow by one id.
     """
+    refuse_other_namespace(f"the flow {name}")
     if not isinstance(flow_id, str) or not flow_id or not flow_id.isprintable():
         raise BadFlowError(f"flow_id must be printable and not empty, got {flow_id!r:.100}")
     if set(flow_id) & set(":;|"):

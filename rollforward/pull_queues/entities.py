@@ -31,7 +31,10 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refuse_other_namespace, refusing_key
 from rollforward.runtime.clock import parse_time, time_text
+
+_SUBJECT = "a pull queue"
 
 
 class PullItem(ndb.Model):
@@ -57,23 +60,23 @@ class PullReceipt(ndb.Model):
 
 def item_key(queue: str, id_: str) -> Any:
     """Return the key of an item."""
-    return ndb.Key(PullItem, f"{queue}|{id_}")
+    return refusing_key(_SUBJECT, PullItem, f"{queue}|{id_}")
 
 
 def receipt_key(queue: str, idempotency_key: str) -> Any:
     """Return the key of a receipt."""
-    return ndb.Key(PullReceipt, digest_of(queue, idempotency_key))
+    return refusing_key(_SUBJECT, PullReceipt, digest_of(queue, idempotency_key))
 
 
 def ack_key(queue: str, leases: Sequence[tuple[str, int]]) -> Any:
     """Return the key of the receipt of an ack: leases are pairs of an item and its version."""
     texts = sorted(f"{id_}@{version}" for id_, version in leases)
-    return ndb.Key(PullReceipt, digest_of("ack", queue, *texts))
+    return refusing_key(_SUBJECT, PullReceipt, digest_of("ack", queue, *texts))
 
 
 def key_of_attempts(queue: str, id_: str) -> Any:
     """Return the key of the receipt of an item that a transaction adds, through all attempts."""
-    return ndb.Key(PullReceipt, digest_of("transaction", queue, id_))
+    return refusing_key(_SUBJECT, PullReceipt, digest_of("transaction", queue, id_))
 
 
 def digest_of(*parts: str | None) -> str:
@@ -115,25 +118,25 @@ def time_of(ready: str) -> datetime.datetime:
 def ready_items(queue: str, partition: int, now_utc: datetime.datetime) -> Any:
     """Return the query for a partition's items that can be leased, the oldest first."""
     lower, upper = f"{queue}|{partition:02d}|", ready_at(queue, partition, now_utc)
-    return PullItem.query(PullItem.ready >= lower, PullItem.ready <= upper).order(PullItem.ready)
+    return _items(PullItem.ready >= lower, PullItem.ready <= upper).order(PullItem.ready)
 
 
 def items_with_tag(group: str, partition: int, now_utc: datetime.datetime) -> Any:
     """Return the query for a partition's items of one group, the oldest first."""
     lower, upper = f"{group}|{partition:02d}|", ready_at(group, partition, now_utc)
-    return PullItem.query(PullItem.tagged >= lower, PullItem.tagged <= upper).order(PullItem.tagged)
+    return _items(PullItem.tagged >= lower, PullItem.tagged <= upper).order(PullItem.tagged)
 
 
 def group_items(group: str) -> Any:
     """Return the query for all items of one group that are not dead, leased ones included."""
-    return PullItem.query(PullItem.tagged >= f"{group}|", PullItem.tagged < f"{group}}}").order(
+    return _items(PullItem.tagged >= f"{group}|", PullItem.tagged < f"{group}}}").order(
         PullItem.tagged
     )
 
 
 def items_of(queue: str) -> Any:
     """Return the query for all items of a queue that are not dead."""
-    return PullItem.query(PullItem.ready >= f"{queue}|", PullItem.ready < f"{queue}}}").order(
+    return _items(PullItem.ready >= f"{queue}|", PullItem.ready < f"{queue}}}").order(
         PullItem.ready
     )
 
@@ -146,7 +149,7 @@ def dead_items(
 ) -> Any:
     """Return the query for the dead letters of a queue, the oldest first, between two times."""
     lower = dead_at(queue, since) if since else f"{queue}|"
-    return PullItem.query(PullItem.dead >= lower, PullItem.dead < _end_of_dead(queue, until)).order(
+    return _items(PullItem.dead >= lower, PullItem.dead < _end_of_dead(queue, until)).order(
         PullItem.dead
     )
 
@@ -159,8 +162,8 @@ def dead_items_after(
     Those that died at the same time as it come first: they may be many.
     """
     place = f"{queue}|{died_at}"
-    same = PullItem.query(PullItem.dead == place, PullItem._key > item_key(queue, id_))
-    later = PullItem.query(PullItem.dead > place, PullItem.dead < _end_of_dead(queue, until))
+    same = _items(PullItem.dead == place, PullItem._key > item_key(queue, id_))
+    later = _items(PullItem.dead > place, PullItem.dead < _end_of_dead(queue, until))
     return same.order(PullItem._key), later.order(PullItem.dead)
 
 
@@ -177,3 +180,8 @@ def _end_of_dead(queue: str, until: datetime.datetime | None) -> str:
 def expired_receipts(now_utc: datetime.datetime) -> Any:
     """Return the query for expired receipts."""
     return PullReceipt.query(PullReceipt.expires < now_utc).order(PullReceipt.expires)
+
+
+def _items(*filters: Any) -> Any:
+    refuse_other_namespace(_SUBJECT)
+    return PullItem.query(*filters)

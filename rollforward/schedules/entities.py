@@ -18,11 +18,14 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import refusing_key
 from rollforward.runtime.clock import naive_utc, parse_time, time_text
 
 # What a row knows of its past, for operators: it is written with the row anyway.
 MAX_RECENT = 10
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
+
+_SUBJECT = "a schedule"
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,13 @@ def _recent_tick(at: str, work: dict[str, str] | str) -> RecentTick:
 
 def row_key(schedule: str, row_id: str) -> Any:
     """Return the key of a row."""
-    return ndb.Key(ScheduleRow, f"{schedule}|{row_id}")
+    return refusing_key(_SUBJECT, ScheduleRow, f"{schedule}|{row_id}")
 
 
 def rows_of(schedule: str, start_after: str) -> Any:
     """Return the query for the rows of a schedule, by their ids, behind one of them."""
     key = ScheduleRow._key
-    ends_before = ndb.Key(ScheduleRow, f"{schedule}}}")
+    ends_before = refusing_key(_SUBJECT, ScheduleRow, f"{schedule}}}")
     return ScheduleRow.query(key > row_key(schedule, start_after), key < ends_before).order(key)
 
 
@@ -125,5 +128,7 @@ def rows_between(
         return [ScheduleRow.query(lower, *upper).order(next_at)]
     at, row_id = start_after
     # Those of the same tick are many: users like nine o'clock.
-    same = ScheduleRow.query(next_at == at, key > ndb.Key(ScheduleRow, row_id)).order(key)
+    same = ScheduleRow.query(
+        next_at == at, key > refusing_key(_SUBJECT, ScheduleRow, row_id)
+    ).order(key)
     return [same, ScheduleRow.query(next_at > at, *upper).order(next_at)]

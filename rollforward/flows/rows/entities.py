@@ -24,6 +24,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import client_namespace, key_of_client
 from rollforward.flows.errors import BadStepError
 from rollforward.flows.rows.records import StepRecord, record_of
 
@@ -145,18 +146,20 @@ class FlowValue(ndb.Model):
 
 def run_key(run_id: str) -> Any:
     """Return the key of a flow, by its name and id as one text."""
-    return ndb.Key(FlowRun, run_id)
+    return key_of_client(FlowRun, run_id)
 
 
 def value_key(run_id: str, owner: str, number: int) -> Any:
     """Return the key of a chunk."""
-    return ndb.Key(FlowValue, f"{run_id}|{owner}|{number:04d}")
+    return key_of_client(FlowValue, f"{run_id}|{owner}|{number:04d}")
 
 
 def values_of(run_id: str) -> Any:
     """Return the query for the chunks of a flow."""
-    lower, upper = ndb.Key(FlowValue, f"{run_id}|"), ndb.Key(FlowValue, f"{run_id}}}")
-    return FlowValue.query(FlowValue._key > lower, FlowValue._key < upper)
+    lower, upper = key_of_client(FlowValue, f"{run_id}|"), key_of_client(FlowValue, f"{run_id}}}")
+    return FlowValue.query(
+        FlowValue._key > lower, FlowValue._key < upper, namespace=client_namespace()
+    )
 
 
 def due_by(end_utc: datetime.datetime) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
+from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.datastore.transactions import current_transaction, is_in_transaction, transact
 from rollforward.lanes import adding
 from rollforward.lanes.declaration import Lane
@@ -111,6 +112,7 @@ class Gathered(Lane, Generic[A]):
                 nothing was added, and the text says what to do.
         """
         clients, (key, value) = with_clients(args, 2, f"{self.path} takes a key and arguments")
+        refuse_other_namespace(f"the lane {self.name}, which gathers calls,")
         self.task.check_registered(clients)
         lane_id = super().__call__(key).id
         message = self._message(value)

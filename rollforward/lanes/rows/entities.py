@@ -28,6 +28,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.contexts import client_namespace, key_of_client
+
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 # Behind all places: digits and "-" sort before it.
 _END = "~"
@@ -140,11 +142,11 @@ def unquote(quoted_key: str) -> str:
 
 def state_key(lane_id: str) -> Any:
     """Return the key of a state, by "<lane>|<key>"."""
-    return ndb.Key(LaneState, lane_id)
+    return key_of_client(LaneState, lane_id)
 
 
 def task_key(task_id: str) -> Any:
-    return ndb.Key(LaneTask, task_id)
+    return key_of_client(LaneTask, task_id)
 
 
 def lane_id_of(task_id: str) -> str:
@@ -192,14 +194,14 @@ def waiting(lane_id: str, until: int | None = None) -> Any:
     """
     end = f"{lane_id}|{_END}" if until is None else f"{lane_id}|{until:016d}{_END}"
     lower, upper = task_key(f"{lane_id}|"), task_key(end)
-    return LaneTask.query(LaneTask._key > lower, LaneTask._key < upper).order(LaneTask._key)
+    return _between(lower, upper)
 
 
 def last_of(lane_id: str) -> Any:
     """Return the query for the last task of a key."""
     place: Any = LaneTask.place
-    query = LaneTask.query(place >= f"{lane_id}|", place < f"{lane_id}|{_END}")
-    return query.order(-place)
+    low, end, namespace = f"{lane_id}|", f"{lane_id}|{_END}", client_namespace()
+    return LaneTask.query(place >= low, place < end, namespace=namespace).order(-place)
 
 
 def first_after(lane: str, lane_id: str = "") -> Any:
@@ -210,7 +212,7 @@ def first_after(lane: str, lane_id: str = "") -> Any:
     """
     lower = task_key(f"{lane_id}|{_END}" if lane_id else f"{lane}|")
     upper = task_key(f"{lane}|{_END}")
-    return LaneTask.query(LaneTask._key > lower, LaneTask._key < upper).order(LaneTask._key)
+    return _between(lower, upper)
 
 
 def resting_states(lane: str, lane_id: str = "") -> Any:
@@ -220,7 +222,7 @@ def resting_states(lane: str, lane_id: str = "") -> Any:
         lane_id: "<lane>|<key>" behind which they are; "": all.
     """
     lower, upper = state_key(lane_id or f"{lane}|"), state_key(f"{lane}|{_END}")
-    query = LaneState.query(LaneState.expires == None)  # noqa: E711
+    query = LaneState.query(LaneState.expires == None, namespace=client_namespace())  # noqa: E711
     return query.filter(LaneState._key > lower, LaneState._key < upper).order(LaneState._key)
 
 
@@ -229,3 +231,8 @@ def expired_states(now_utc: datetime.datetime) -> Any:
     expires: Any = LaneState.expires
     # The lower bound keeps out paused ones: None sorts first.
     return LaneState.query(expires > EPOCH, expires <= now_utc).order(expires)
+
+
+def _between(lower: Any, upper: Any) -> Any:
+    key = LaneTask._key
+    return LaneTask.query(key > lower, key < upper, namespace=client_namespace()).order(key)
