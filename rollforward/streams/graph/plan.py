@@ -304,6 +304,8 @@ def is_same(computation: Computation, running: RunningComputation) -> bool:
 
 
 def _missing(pipeline: str, computation: MissingVersion) -> MissingCodeError:
+    if computation.version < 0:
+        return MissingCodeError(f"{pipeline} is stopped: nothing is processed until it is resumed")
     return MissingCodeError(
         f"{pipeline}: version {computation.version} of {computation.name} runs, but this code has "
         "no such version with the same streams: only other instances of the app can process it"

@@ -212,7 +212,7 @@ def _computation_status(
         waiting_timers=sum(interval.timers for interval in intervals),
         known_for_ms=known_for(environment, plan, name, intervals),
         percentile_watermark=head.percentile_watermarks.get(name) if has_percentile else None,
-        version=running.version,
+        version=abs(running.version),  # Of a stopped one it is negative.
         phase=running.phase,
         intervals=tuple(
             _interval_status(environment, lo, interval) for lo, interval in by_lo.items()

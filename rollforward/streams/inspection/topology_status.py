@@ -86,6 +86,8 @@ def topology(environment: Environment, head: Head | None = None) -> Steps[Topolo
     cut = (yield from read_cut(environment)) if has_pending_change(head) else None
     if cut is not None:
         head = cut.head.body
+    if head.stopped:  # A stop gives them versions that no code has.
+        head = head._replace(topology=head.stopped["topology"])
     computations = running_computations(head) or initial_computations(pipeline)
     parts = {name: _status(pipeline, name, running, cut) for name, running in computations.items()}
     for name, _ in pipeline.versions:
