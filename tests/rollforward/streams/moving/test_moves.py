@@ -13,7 +13,6 @@ import pytest
 
 from rollforward.streams import Pipeline, PushSource
 from rollforward.streams.inspection.dead_letters import replay
-from rollforward.streams.inspection.topology_status import topology
 from rollforward.streams.model.codecs import JSON_VALUES
 from rollforward.streams.model.errors import (
     BadLayoutError,
@@ -100,17 +99,6 @@ def test_a_stopped_pipeline_goes_on_where_it_was() -> None:
     desk.do(resume_steps(desk.environment))
     desk.do(resume_steps(desk.environment))
     assert moves.finish(desk, *moves.records(100, 200)) == moves.run_whole()
-
-
-def test_a_stopped_pipeline_says_that_it_is_stopped_and_which_versions_it_has() -> None:
-    """An operator is not told that the code of a version -1 is missing, and a push says why."""
-    desk = moves.first_half()
-    parts = desk.do(topology(desk.environment)).parts
-    with pytest.raises(MissingCodeError, match="moving is stopped: nothing is processed until"):
-        desk.push(*moves.records(100, 101))
-
-    assert {(part.version, part.is_missing) for part in parts.values()} == {(1, False)}
-    assert {part.version for part in desk.status().computations.values()} == {1}
 
 
 def works_while_it_is_stopped(desk: Desk, call_number: int) -> int:
