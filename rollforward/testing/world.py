@@ -25,6 +25,7 @@ from rollforward.flask import recovery
 from rollforward.lanes.rows.entities import LaneTask
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from rollforward.testing.injection import Crash, FaultPlan, FaultyWire
 from rollforward.testing.opening import QueueClock
 from rollforward.testing.services import ACCOUNT, BASE_URL, LOCATION, PROJECT, Services, empty
@@ -36,6 +37,7 @@ _MAX_DELIVERIES = 2000
 _SHOWN_TASKS = 5
 _SHOWN_BYTES = 200
 _LANES = "/tasks/lanes/"
+_HAS_RAISED = "Traceback "
 
 
 class NotHealedError(AssertionError):
@@ -161,10 +163,25 @@ class World:
 
     def failures_in_lanes(self) -> dict[str, int]:
         """Return how often each task in a lane has failed by its own fault: the lane retries it."""
-        return {_lane_task(row): int(row.failures) for row in self.lane_rows()}
+        waiting = {_lane_task(row): int(row.failures) for row in self.lane_rows()}
+        return waiting | {str(dead.key.id()): int(dead.count) for dead in self._dead_in_lanes()}
+
+    def _dead_in_lanes(self) -> list[DeadTask]:
+        """Return the tasks of lanes that raised in their last attempt, and wait no more."""
+
+        def fetch() -> list[DeadTask]:
+            with self.context():
+                rows: list[DeadTask] = open_dead_tasks().fetch()
+                return rows
+
+        return [dead for dead in apart(fetch) if dead.lane_id and _HAS_RAISED in dead.reason]
 
     def _failed_in_lanes(self, known: Mapping[str, int]) -> list[FailedDelivery]:
         return [
+            FailedDelivery(dead.path, dead.body.encode(), dead.error or "", dead.reason)
+            for dead in self._dead_in_lanes()
+            if dead.count > known.get(str(dead.key.id()), 0)
+        ] + [
             FailedDelivery(row.path, row.body.encode(), row.reason or "", "")
             for row in self.lane_rows()
             if row.failures > known.get(_lane_task(row), 0)

@@ -66,6 +66,7 @@ MAX_DETAIL_CHARS = 2_000
 MAX_STACK_CHARS = 20_000
 _MAX_DUE_S = 1e11  # The year 5138.
 
+_DONE = "", 204
 MUST_WAIT = (Retry, rpc_errors.Aborted)
 UNAVAILABLE_ERRORS = (Unavailable, OutcomeUnknownError, *TRANSIENT)
 
@@ -163,7 +164,10 @@ def _failed(
     failures = attempts.fail(clients(), delivery, _describe(error))
     if failures >= task.max_attempts:
         reason = f"gave up after {failures} failures. {stack}"
-        return _give_up(task, args, delivery, reason, type(error).__name__)
+        answer = _give_up(task, args, delivery, reason, type(error).__name__)
+        if answer != _DONE or not settings().is_local:
+            return answer
+        return _response(200, _describe(error), stack=stack, log=lines)
     note_outcome(Outcome.FAILED)
     spans.fail(_describe(error))
     return _response(FAILED, _describe(error), stack=stack, log=lines)
@@ -259,7 +263,7 @@ def _give_up(
     log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
     deliveries.give_up(clients(), delivery.body)
-    return "", 204
+    return _DONE
 
 
 def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> ResponseReturnValue:
@@ -277,7 +281,7 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
     spans.describe(dead_task=dead_id)
     spans.fail(reason)
     attempts.discard(delivery)
-    return "", 204
+    return _DONE
 
 
 def _delivery(body: bytes) -> TaskDelivery:

@@ -63,6 +63,18 @@ def test_tasks_that_wait_in_lanes_are_listed_and_run(kit: Rollforward) -> None:
     assert (kit.enqueued(bookings.remind), kit.enqueued(bookings.confirm)) == ([], [large])
 
 
+def test_a_task_that_raises_in_its_last_attempt_fails_the_test(kit: Rollforward) -> None:
+    """It is a dead task at once, and its error is not lost with that: alone and in a lane."""
+    lane = bookings.BY_GUEST("ada")
+    for options in ({}, {"lane": lane}, {"lane": lane}):
+        bookings.fail_once.enqueue(bookings.fail_once.bind("no seats"), **options)
+        with pytest.raises(TaskFailedError, match="no seats") as caught:
+            kit.settle()
+        assert "bookings.py" in str(caught.value)
+    bookings.fail_once.enqueue("no seats either")
+    kit.settle(retries=True)
+
+
 @pytest.mark.parametrize("lane", [bookings.BY_GUEST, bookings.SHARED], ids=lambda lane: lane.name)
 def test_a_task_in_a_lane_that_raises_fails_the_test(kit: Rollforward, lane: rf.Lane) -> None:
     """Unless the test wants its retries; then it is a dead task."""

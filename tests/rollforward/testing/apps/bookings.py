@@ -57,6 +57,11 @@ def fail(reason: str) -> None:
     raise ValueError(reason)
 
 
+@rf.task(max_attempts=1)
+def fail_once(reason: str) -> None:
+    raise ValueError(reason)
+
+
 @rf.task
 def repeat(count: int) -> None:
     repeat.enqueue(count + 1)
@@ -125,7 +130,7 @@ def make(payments: Payments | None = None) -> Flask:
         return redirect(f"/seats/{request.form['seat']}", 303)
 
     services = {Payments: payments} if payments is not None else {}
-    parts = (confirm, add_up, fail, repeat, remind, BY_GUEST, SHARED)
+    parts = (confirm, add_up, fail, fail_once, repeat, remind, BY_GUEST, SHARED)
     return rf.serve(app, *parts, services=services)
 
 
