@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rollforward.console.pages import records
 from rollforward.telemetry.metrics import (
     DELAY,
     DELIVERIES,
@@ -109,6 +110,16 @@ def test_their_labels_exist(file: str) -> None:
                 for label in by.split(",")}  # fmt: skip
         used |= set(re.findall(r"(\w+)=~?\"", expression))
         assert used <= labels, expression
+
+
+def test_the_console_marks_a_gauge_where_its_alert_begins() -> None:
+    """The page Lag has the numbers of the alert rules, of one gauge each."""
+    pattern = r"max(?: by \([^)]*\) )?\((\w+)\) > ([0-9]+)(?: and .*)?"
+    found = [re.fullmatch(pattern, " ".join(rule["expr"].split())) for rule in rules()]
+    above = {match[1]: float(match[2]) for match in found if match}
+
+    assert len(above) > 20
+    assert above == records.ALERT_ABOVE
 
 
 def test_their_outcomes_exist() -> None:

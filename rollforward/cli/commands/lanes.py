@@ -101,12 +101,20 @@ def _change(options: argparse.Namespace) -> int:
     query = urlencode({"key": options.key})
     answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}?{query}")
     target = f"{options.key} of {options.lane}"
-    sentence = f"{_WORDS.get(options.verb, '')} {target}."
+    sentence = f"{_WORDS.get(options.verb, '')} {target}{_doubt(options.verb, answer)}."
     if options.verb == "drain":
         more = "; more wait, so drain it again" if answer.get("has_more") else ""
         counts = f"{answer.get('deleted')} deleted, {answer.get('at_work')} running"
         sentence = f"Drained {target}: {counts}{more}."
     return place.confirm(options, answer, sentence)
+
+
+def _doubt(verb: str, answer: Mapping[str, Any]) -> str:
+    """Return what may be wrong with a key that was paused or resumed: another one was meant."""
+    tasks = "" if answer.get("waiting") else "has no tasks"
+    if verb == "resume" and answer.get("was") == "open":
+        return f", which {' and '.join(filter(None, [tasks, 'was neither paused nor blocked']))}"
+    return f", which {tasks}" if verb == "pause" and tasks else ""
 
 
 COMMAND = Command(
@@ -118,6 +126,6 @@ COMMAND = Command(
     shared.subcommand_or(_list),
     place.EPILOG.format(name="lanes") + " --json prints {lanes: [{name, waiting, oldest_s, paused, "
     "blocked, order, limit, rate, weight, queue}], next}; `keys` prints {keys: [{key, waiting, "
-    "first, is_paused, blocked_by, claims}], next}; a verb prints {lane, key}, and a drain "
-    "{deleted, at_work, has_more} with them.",
+    "first, is_paused, blocked_by, claims}], next}; a verb prints {lane, key, was, waiting}, as "
+    "the key was before, and a drain {lane, key, deleted, at_work, has_more}.",
 )

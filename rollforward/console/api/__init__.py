@@ -33,7 +33,8 @@
                                     "resting" for keys that are paused or blocked
     GET  /lanes/<name>?key=                   a key with its first tasks
     POST /lanes/<name>:<verb>?key=            pause, resume, drain: {"lane", "key"}; a drain adds
-                                    {"deleted": 3, "at_work": 1, "has_more": false}
+                                    {"deleted": 3, "at_work": 1, "has_more": false}, the others
+                                    {"was": "open", "waiting": 0}: paused, blocked or open before
     GET  /lanes/<name>/<key>        the same, and POST ...:<verb>, for a key that no client resolves
                                     as a path: without / at its beginning, and without . and ..
     GET  /schedules?since=&until=&after=      those in the code, with their last runs; of a time,

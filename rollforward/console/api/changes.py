@@ -38,7 +38,7 @@ from rollforward.operations.queue_control import (
     QueueRefusedError,
 )
 from rollforward.operations.queue_control import control_queue as control_queue_of
-from rollforward.operations.waiting import CannotListError
+from rollforward.operations.waiting import CannotListError, forget_queue_states
 from rollforward.runtime.clock import ANY_TIME, TimeRange
 from rollforward.tasks import hashed_name
 from rollforward.tasks.pattern import SteppedPattern
@@ -209,7 +209,7 @@ def control_run(
     Args:
         from_step: The first step to run again; "": the failed one.
         runs: The expected number of its runs, or else it is refused; 0: any.
-        idempotency_key: The same key is the same retry, or cancellation, of steps.
+        idempotency_key: The same key and step are the same retry, or cancellation, of steps.
 
     Raises:
         ChangeRefusedError: nothing was changed.
@@ -226,13 +226,20 @@ def control_run(
                 *(clients(), pattern, run_id, known_verb),
                 from_step=from_step,
                 runs=runs,
-                request_id=hashed_name(verb, idempotency_key) if idempotency_key else "",
+                request_id=_request_id(verb, from_step, idempotency_key),
             )
         except UnknownRunError:
             raise ChangeRefusedError(404, NO_RUN) from None
         except RunRefusedError as error:
             reason = f"This run does not take {verb}: {error}."
             raise ChangeRefusedError(409, reason) from None
+
+
+def _request_id(verb: str, from_step: str, idempotency_key: str | None) -> str:
+    """Return the id of a request: another step is another one, as another choice is."""
+    if not idempotency_key:
+        return ""
+    return hashed_name(verb, *([from_step] if from_step else []), idempotency_key)
 
 
 def retry_failed_runs(
@@ -252,6 +259,8 @@ def retry_failed_runs(
         raise ChangeRefusedError(404, NO_FAILED_RUNS)
     if len(ids) > MAX_SELECTED or (name and ids):
         raise ChangeRefusedError(400, f"Select 1 to {MAX_SELECTED} runs, or those of a name.")
+    if name and all(part.name != name for part in registry().parts(pattern)):
+        raise ChangeRefusedError(404, f"There is no such name among the app's {pattern}.")
     sizes = [len(text.encode(errors="replace")) for text in (*ids, name or "all")]
     if not all(0 < size <= MAX_ID_BYTES for size in sizes):
         raise ChangeRefusedError(400, f"An id or a name has 1 to {MAX_ID_BYTES} bytes.")
@@ -289,10 +298,12 @@ def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None
             raise ChangeRefusedError(403, f"{error}.") from None
         except QueueRefusedError as error:
             raise ChangeRefusedError(409, f"{error}.") from None
+        finally:
+            forget_queue_states(clients())
 
 
 def control_lane(name: str, key: str, verb: str) -> dict[str, Any]:
-    """Pause, resume or drain a key of a lane; return the counts of a drain.
+    """Pause, resume or drain a key of a lane; return its state before, or the counts of a drain.
 
     Raises:
         ChangeRefusedError: nothing was changed.
@@ -304,15 +315,18 @@ def control_lane(name: str, key: str, verb: str) -> dict[str, Any]:
     except UnknownRunError:
         raise ChangeRefusedError(404, NO_KEY) from None
     with recorded_change(f"{verb} lane", f"{name}: {key}") as outcome:
-        if known_verb == "pause":
-            lane_key.pause(clients())
-        elif known_verb == "resume":
-            lane_key.resume(clients())
-        else:
+        if known_verb == "drain":
             drained = lane_key.drain(clients())
             outcome.result = f"{DONE}: {drained.deleted} deleted, {drained.at_work} running"
             return asdict(drained)
-    return {}
+        before = lane_key.state()
+        was = "blocked" if before.blocked_by else "paused" if before.is_paused else "open"
+        if known_verb == "pause":
+            lane_key.pause(clients())
+        else:
+            lane_key.resume(clients())
+        outcome.result = f"{DONE}: it was {was}, with {before.waiting} tasks"
+        return {"was": was, "waiting": before.waiting}
 
 
 def queue_names() -> Collection[str]:

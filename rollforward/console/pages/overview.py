@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import quote
 
 from flask.typing import ResponseReturnValue
-from google.api_core import exceptions as rpc_errors
 
 from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render
@@ -17,7 +16,7 @@ from rollforward.look.words import age, counted
 from rollforward.operations import DeadTaskFilter, list_audit
 from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.sweeps import last_sweeps
-from rollforward.operations.waiting import CannotListError, failing_tasks, queue_states
+from rollforward.operations.waiting import failing_tasks, recent_queue_states
 from rollforward.outbox.depth import Depth, depth
 from rollforward.tasks.pattern import Pattern, SteppedPattern
 from rollforward.tasks.runs import LetterQuery, RunQuery
@@ -79,10 +78,10 @@ def _away() -> list[Attention]:
 
 def _queues() -> list[Attention]:
     """Return queues of the app's tasks that deliver nothing, if the app may list them."""
-    try:
-        states = {queue.name: queue.state for queue in queue_states(clients())}
-    except (CannotListError, rpc_errors.GoogleAPICallError):
+    queues = recent_queue_states(clients())
+    if queues is None:
         return []
+    states = {queue.name: queue.state for queue in queues}
     needed = sorted({task.queue for task in registry().tasks.values()})
     still = [name for name in needed if states.get(name, "running") != "running"]
     texts = [f"The queue {name} is {states[name]}: resume it" for name in still]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from flask import request
@@ -14,12 +15,40 @@ from rollforward.flask.context import clients, registry
 from rollforward.look.lists import ListChoice
 from rollforward.operations import list_audit
 
+# As operations/alerts.yaml has them; an alert also waits for some minutes.
+ALERT_ABOVE: Mapping[str, float] = {
+    "dead_tasks_open": 0,
+    "distant_tasks_late_seconds": 3_600,
+    "schedules_late_seconds": 300,
+    "outbox_oldest_seconds": 120,
+    "outbox_oldest_unacked_seconds": 600,
+    "continuations_oldest_seconds": 86_400,
+    "batches_oldest_seconds": 86_400,
+    "flows_failed": 0,
+    "flows_waiting_for_version": 0,
+    "flows_late_seconds": 300,
+    "lanes_oldest_seconds": 600,
+    "lanes_blocked": 0,
+    "lanes_paused": 0,
+    "fork_join_oldest_seconds": 120,
+    "fork_join_parked_items": 0,
+    "pull_queue_oldest_seconds": 3_600,
+    "pull_queue_dead_letters": 0,
+    "views_oldest_seconds": 60,
+    "streams_watermark_lag_seconds": 600,
+    "streams_dead_letters": 0,
+    "streams_recovered_records": 0,
+    "streams_dedup_missing_seconds": 0,
+    "streams_unread_records": 10_000,
+}
+
 
 @page
 def lag() -> ResponseReturnValue:
     """Show the gauges of all patterns, and the cost of this process."""
     cost = clients().meter.total()
-    return render("lag.html", gauges=list(registry().gauges(clients())), cost=asdict(cost))
+    gauges = list(registry().gauges(clients()))
+    return render("lag.html", gauges=gauges, alerts=ALERT_ABOVE, cost=asdict(cost))
 
 
 @page

@@ -20,6 +20,7 @@ from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.registry import PATTERNS
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.tasks.attempt_entities import TaskAttempts
+from rollforward.tasks.cloud_tasks import CloudTaskQueue
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.rollforward.console.conftest import API, PATH, Desk
@@ -319,6 +320,42 @@ def reads_of(desk: Desk, act: object) -> int:
     spent: Cost = meter.total()
     act()  # type: ignore[operator]
     return (meter.total() - spent).reads
+
+
+def test_the_lag_page_marks_what_an_alert_would_name(desk: Desk) -> None:
+    """A person finds it among thirty rows: by its mark, with the number that it is above."""
+    browser = Browser(desk)
+    calm = browser.read("/lag")
+    desk.give_up("x")
+    marked = browser.read("/lag")
+
+    assert "is-retrying" not in calm
+    [cell] = re.findall(r'<th scope="row" class="mono">([a-z_]+)</th>[^\n]*is-retrying', marked)
+    assert cell == "dead_tasks_open"
+    assert "above 0" in marked
+
+
+def test_all_pages_that_are_open_ask_cloud_tasks_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refreshes every few seconds; a queue that is paused here is shown at once."""
+    tasks, asked = desk.world.clients.tasks, []
+    assert isinstance(tasks, CloudTaskQueue)
+    listed = tasks.queue_states
+    monkeypatch.setattr(tasks, "queue_states", lambda: asked.append(1) or listed())
+    browser, other = Browser(desk), Browser(desk, "read")
+    for _ in range(5):
+        browser.read("/")
+        other.read("/")
+    calm = len(asked)
+    try:
+        browser.submit("/waiting", "/queues/change", queue="default", verb="pause")
+        assert "The queue default is paused" in other.read("/")
+    finally:
+        with desk.world.context():
+            tasks.control_queue("default", "resume")
+
+    assert calm == 1
 
 
 def test_the_overview_names_a_cloud_tasks_that_does_not_answer(

@@ -58,6 +58,20 @@ def test_a_key_is_paused_drained_and_resumed(shop: Shop) -> None:
     assert DESK.written == []
 
 
+def test_a_key_that_was_not_meant_is_noticed(shop: Shop) -> None:
+    """A key may be any text, so nobody can refuse one: its state before says what was found."""
+    unknown = f"{LANE}", "no-such-key"
+    told = [shop.run("lanes", verb, *unknown) for verb in ("resume", "pause", "resume")]
+    open_key = shop.json("lanes", "resume", LANE, KEY)
+
+    assert told == [
+        f"Resumed no-such-key of {LANE}, which has no tasks and was neither paused nor blocked.\n",
+        f"Paused no-such-key of {LANE}, which has no tasks.\n",
+        f"Resumed no-such-key of {LANE}.\n",
+    ]
+    assert (open_key["was"], open_key["waiting"]) == ("open", 3)
+
+
 @pytest.mark.parametrize("key", ["/home/a", "a//b", "..", "a/../b"])
 def test_a_key_that_is_like_a_path_is_itself(shop: Shop, key: str) -> None:
     """No client resolves it."""

@@ -209,6 +209,18 @@ def test_a_flow_is_retried_and_cancelled_by_its_buttons(desk: Desk) -> None:
     assert (taken(desk), BANK.held) == (0, set())
 
 
+def test_a_key_that_is_used_again_for_another_step_is_another_retry(desk: Desk) -> None:
+    """W15: it was answered, and is on record, as done, and nothing was."""
+    fail(desk)
+    key = {"Idempotency-Key": "one"}
+
+    steps = ("charge", "charge", "reserve")
+    answers = [desk.change(f"{A1}:retry", {"from_step": step}, headers=key) for step in steps]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 409]
+    assert "is running" in answers[2].text
+
+
 @pytest.mark.parametrize("way", ["form", "API"])
 def test_a_cancellation_that_is_sent_twice_is_made_once(desk: Desk, way: str) -> None:
     """W15: a second one would leave what could not be undone meanwhile."""
