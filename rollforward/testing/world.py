@@ -164,22 +164,12 @@ class World:
     def failures_in_lanes(self) -> dict[str, int]:
         """Return how often each task in a lane has failed by its own fault: the lane retries it."""
         waiting = {_lane_task(row): int(row.failures) for row in self.lane_rows()}
-        return waiting | {str(dead.key.id()): int(dead.count) for dead in self._dead_in_lanes()}
-
-    def _dead_in_lanes(self) -> list[DeadTask]:
-        """Return the tasks of lanes that raised in their last attempt, and wait no more."""
-
-        def fetch() -> list[DeadTask]:
-            with self.context():
-                rows: list[DeadTask] = open_dead_tasks().fetch()
-                return rows
-
-        return [dead for dead in apart(fetch) if dead.lane_id and _HAS_RAISED in dead.reason]
+        return waiting | {str(dead.key.id()): int(dead.count) for dead in _dead_in_lanes(self)}
 
     def _failed_in_lanes(self, known: Mapping[str, int]) -> list[FailedDelivery]:
         return [
             FailedDelivery(dead.path, dead.body.encode(), dead.error or "", dead.reason)
-            for dead in self._dead_in_lanes()
+            for dead in _dead_in_lanes(self)
             if dead.count > known.get(str(dead.key.id()), 0)
         ] + [
             FailedDelivery(row.path, row.body.encode(), row.reason or "", "")
@@ -322,6 +312,17 @@ class World:
     def cron_headers(self) -> dict[str, str]:
         token = self.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         return {"Authorization": f"Bearer {token}"}
+
+
+def _dead_in_lanes(world: World) -> list[DeadTask]:
+    """Return the tasks of lanes that raised in their last attempt, and wait no more."""
+
+    def fetch() -> list[DeadTask]:
+        with world.context():
+            rows: list[DeadTask] = open_dead_tasks().fetch()
+            return rows
+
+    return [dead for dead in apart(fetch) if dead.lane_id and _HAS_RAISED in dead.reason]
 
 
 def _lane_task(row: LaneTask) -> str:
