@@ -13,6 +13,7 @@ from rollforward.flask.endpoints.metrics import CONTENT_TYPE
 from rollforward.outbox.relay import rate_key
 from rollforward.runtime import Clients
 from rollforward.tasks import dead_tasks
+from rollforward.telemetry.metrics import Outcome
 from rollforward.testing.injection import ERROR
 from tests.handlers.conftest import app_with, on_app_engine
 from tests.infra.world import World
@@ -42,7 +43,7 @@ def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
     assert set(found.values()) == {0}
     assert {name.partition("{")[0] for name in found} == {
         *("outbox_waiting", "outbox_oldest_seconds", "outbox_oldest_unacked_seconds"),
-        *("outbox_relayed_per_second", "dead_tasks_open"),
+        *("outbox_relayed_per_second", "dead_tasks_open", "patterns_unread"),
         *("distant_tasks_late_seconds", "schedules_late_seconds"),
         *("batches_running", "batches_oldest_seconds"),
         *("continuations_running", "continuations_oldest_seconds"),
@@ -110,17 +111,38 @@ def test_on_app_engine_cron_may_ask(world: World) -> None:
     assert client.get("/metrics", headers={"X-AppEngine-QueueName": "default"}).status_code == 403
 
 
-def test_a_sick_datastore_is_a_bare_503(world: World) -> None:
-    """A machine asked: it gets a status, and no page."""
+def test_numbers_of_deliveries_are_there_while_datastore_is_away(world: World) -> None:
+    """The alert on an unavailable service needs them then; a gauge says what could not be read."""
     headers = world.cron_headers()
     assert ask(world).status_code == 200  # The certificates are known from now on.
+    world.app.extensions["wiring"].task_metrics.note(
+        "/tasks/a", "default", Outcome.UNAVAILABLE, delay_s=None, duration_s=1
+    )
     world.plan.kind, world.plan.at, world.plan.calls = ERROR, 0, []
 
     with world.plan.watched():
         answer = world.app.test_client().get("/metrics", headers=headers)
 
     assert world.plan.fired
-    assert (answer.status_code, answer.data) == (503, b"")
+    assert answer.status_code == 200
+    found = numbers(answer)
+    assert any('outcome="unavailable"' in name for name in found)
+    assert found["patterns_unread"] > 0
+    assert numbers(ask(world))["patterns_unread"] == 0
+
+
+def test_a_pattern_whose_gauges_fail_hides_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad row of one pattern left the operator without any number."""
+    outbox_pattern = world.registry.patterns["outbox"]
+    monkeypatch.setattr(outbox_pattern, "gauges", lambda clients, parts: [][0])
+
+    found = numbers(ask(world))
+
+    assert found["patterns_unread"] == 1
+    assert "dead_tasks_open" in found
+    assert "outbox_waiting" not in found
 
 
 @pytest.mark.parametrize(
