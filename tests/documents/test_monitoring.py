@@ -119,6 +119,7 @@ def test_the_console_marks_a_gauge_where_its_alert_begins() -> None:
     above = {match[1]: float(match[2]) for match in found if match}
 
     assert len(above) > 20
+    above.pop("patterns_unread")  # It is of /metrics alone: the page fails instead.
     assert above == records.ALERT_ABOVE
 
 
