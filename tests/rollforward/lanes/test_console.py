@@ -93,9 +93,9 @@ def test_a_key_is_paused_resumed_and_drained_on_record(desk: Desk) -> None:
     with desk.world.context():
         entries, _ = list_audit(limit=10)
     assert {(entry.action, entry.result) for entry in entries} == {
-        ("pause lane", "done"),
+        ("pause lane", "done: it was open, with 3 tasks"),
         ("drain lane", "done: 3 deleted, 0 running"),
-        ("resume lane", "done"),
+        ("resume lane", "done: it was paused, with 0 tasks"),
     }
 
 
@@ -204,7 +204,8 @@ def test_each_key_has_an_address(desk: Desk, key: str) -> None:
     resumed = desk.change(f"/lanes/{LANE}:resume?{query}")
 
     assert (shown["key"], len(shown["tasks"])) == (key, 3)
-    assert paused.json == {"lane": LANE, "key": key} == resumed.json
+    assert paused.json == {"lane": LANE, "key": key, "was": "open", "waiting": 3}
+    assert resumed.json == {"lane": LANE, "key": key, "was": "paused", "waiting": 0}
     assert (drained.json or {})["deleted"] == 3
     with desk.world.context():
         assert IN_ORDER(other).state().waiting == 1
