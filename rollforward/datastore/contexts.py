@@ -37,11 +37,6 @@ def key_of_client(kind: type[ndb.Model], name: str) -> Any:
     return ndb.Key(kind, name, namespace=client_namespace())
 
 
-def has_other_namespace() -> bool:
-    """Return whether this thread's context has another namespace than its client."""
-    return bool((get_context().get_namespace() or "") != client_namespace())
-
-
 def context_namespace() -> str | None:
     """Return the namespace of this thread's context if it is not the client's, else None."""
     context = get_context(False)

@@ -120,7 +120,7 @@ class TokenVerifier:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if time.monotonic() - max(self._fetched_at, self._tried_at) > MIN_BETWEEN_FETCHES_S:
+            if time.monotonic() - self._tried_at > MIN_BETWEEN_FETCHES_S:
                 self._fetch_and_keep()
         except CertsUnavailableError as error:
             age_s = time.monotonic() - self._fetched_at

@@ -99,16 +99,13 @@ def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]
     """Run each request in an ndb context and a span of its own, in the trace of its headers."""
 
     def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
-        with telemetry.in_trace(telemetry.trace_of(environ)), clients.context():
-            response: Iterable[bytes] = wsgi_app(environ, start_response)
-            return response
-
-    def with_advice(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         try:
-            return with_context(environ, start_response)
+            with telemetry.in_trace(telemetry.trace_of(environ)), clients.context():
+                response: Iterable[bytes] = wsgi_app(environ, start_response)
+                return response
         except RuntimeError as error:
             if str(error) == TWO_CONTEXTS:
                 error.add_note(ONE_CONTEXT)
             raise
 
-    return spans.in_span(with_advice)
+    return spans.in_span(with_context)

@@ -41,16 +41,3 @@ def within_json(text: str, max_bytes: int) -> str:
         if size > max_bytes:
             return text[:i]
     return text
-
-
-def whole_number(text: str, most: int) -> int | None:
-    """Return the whole number from 1 to `most` that a text of digits is; None: it is another text.
-
-    >>> whole_number("0012", 12), whole_number("13", 12), whole_number("1" * 5_000, 12)
-    (12, None, None)
-    """
-    digits = text.lstrip("0")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(most)):
-        return None
-    number = int(digits)
-    return number if number <= most else None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollforward.cli.remote.place import PREFIX, TOKEN_VARIABLE
+from rollforward.look.lists import whole_number
 
 MAX_LIMIT = 50
 Run = Callable[[argparse.Namespace], int]
@@ -40,10 +41,9 @@ def add_after(parser: argparse.ArgumentParser) -> None:
 
 def limit(text: str) -> int:
     """Return a number of rows; argparse reports a ValueError as a wrong argument."""
-    is_short_number = text.isascii() and text.isdecimal() and len(text) < 10
-    if not is_short_number or not 1 <= int(text) <= MAX_LIMIT:
+    if (number := whole_number(text, MAX_LIMIT)) is None:
         raise ValueError(text)
-    return int(text)
+    return number
 
 
 def add_subparsers_of(parser: argparse.ArgumentParser) -> Any:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.look.lists import whole_number
 from rollforward.operations import DeadTaskFilter
 from rollforward.runtime.clock import TimeRange
-from rollforward.runtime.texts import whole_number
 from rollforward.tasks.errors import Retry
 from rollforward.tasks.runs import STATES, RunQuery
 

@@ -20,7 +20,7 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.api.json_requests import reject, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
-from rollforward.runtime.texts import whole_number
+from rollforward.look.lists import whole_number
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.codecs import MAX_NAME_CHARS, Encoded
 from rollforward.streams.model.errors import (

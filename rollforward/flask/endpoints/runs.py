@@ -23,7 +23,7 @@ from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
 from rollforward.flask.endpoints.tasks import ANY_METHOD
 from rollforward.flask.guards.auth import operators_only
-from rollforward.runtime.texts import whole_number
+from rollforward.look.lists import whole_number
 from rollforward.tasks.runs import (
     MAX_LISTED,
     MAX_STEP_BYTES,

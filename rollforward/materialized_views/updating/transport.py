@@ -39,9 +39,8 @@ from rollforward.outbox.entities import OutboxTask, RowId, outbox_key, rows_of_t
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.dead_tasks import dead_letter
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.runs import MAX_KEY_BYTES
 
-# Of the name of an entity.
-MAX_KEY_BYTES = 1_500
 # Updates of one row in one transaction: three entities each.
 MAX_JOINED = 150
 

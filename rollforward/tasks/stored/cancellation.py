@@ -27,6 +27,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.tasks.errors import EndedError
+from rollforward.tasks.runs import MAX_KEY_BYTES
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import (
     BEGUN,
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 # A task in a lane may wait for years, in a key that is paused.
 LIFE_IN_LANE = datetime.timedelta(days=3650)
-MAX_HANDLE_BYTES = 1_500  # Of a key in Datastore.
 NAMED = "-n"  # The end of a handle that is made of a name.
 TRACKED = "-t"  # The end of a handle that cannot cancel.
 
@@ -53,7 +53,7 @@ def cancel(handle: str) -> bool:
         True: it has never begun, and never will. False: it has begun or ended, or the handle is
         unknown.
     """
-    if has_unpaired_surrogate(handle) or not 0 < len(handle.encode()) <= MAX_HANDLE_BYTES:
+    if has_unpaired_surrogate(handle) or not 0 < len(handle.encode()) <= MAX_KEY_BYTES:
         return False
     return _cancel(handle) if is_in_transaction() else transact(lambda: _cancel(handle))
 

@@ -120,9 +120,7 @@ def test_the_first_pages_of_chains_have_their_turns_over_sweeps_and_a_resume(wor
     start(world, "run", len(names), SLOW_RATE, chains)
     world.deliver_due()
     play_for(world, 60)
-    with world.context():
-        runs.cancel("run")
-        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
+    resume_cancelled(world)
     world.deliver_due()
     assert len(times_of_pages(world, "run")) == 1
 
@@ -135,6 +133,13 @@ def test_the_first_pages_of_chains_have_their_turns_over_sweeps_and_a_resume(wor
     for page in firsts:
         turn_s = page.chain * PACE_S
         assert turn_s <= (page.updated_at - started).total_seconds() <= turn_s + 300
+
+
+def resume_cancelled(world: World) -> None:
+    """Cancel the run, and resume it at once."""
+    with world.context():
+        runs.cancel("run")
+        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
 
 
 def test_a_page_whose_task_was_lost_is_woken_after_its_turn(world: World) -> None:
@@ -154,16 +159,12 @@ def test_a_run_that_is_resumed_begins_no_page_before_its_turn(world: World) -> N
     names = put_items(world, 6)
     start(world, "run", 6, SLOW_RATE, 1)
     world.deliver_due()
-    with world.context():
-        runs.cancel("run")
-        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
+    resume_cancelled(world)
     world.deliver_due()
     assert len(times_of_pages(world, "run")) == 1
 
     world.engine.purge_queue(world.engine.place.queue_name(APPLY.queue))
-    with world.context():
-        runs.cancel("run")
-        runs.resume(world.clients, {APPLY.name: APPLY}, "run")
+    resume_cancelled(world)
     world.settle()
     assert ledger(world, "run") == Counter(names)
     assert [round(at_s) for at_s in times_of_pages(world, "run")] == [0, PACE_S, 2 * PACE_S]

@@ -102,6 +102,24 @@ def refuse(verifier: TokenVerifier, issuer: TokenIssuer, error: type[Exception])
             verify(verifier, issuer)
 
 
+def is_held_up(certs: CertServer, call: Callable[[], object], *, by: Callable[[], object]) -> bool:
+    """Return whether a call waits for another one, which waits for a fetch that hangs."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    certs.on_fetch = lambda: (has_begun.set(), may_end.wait(60))
+    first = threading.Thread(target=by)
+    first.start()
+    assert has_begun.wait(60)
+
+    second = threading.Thread(target=call)
+    second.start()
+    second.join(20)
+    is_waiting = second.is_alive()
+    may_end.set()
+    for thread in (second, first):
+        thread.join()
+    return is_waiting
+
+
 def test_certificates_are_fetched_once_an_hour(
     certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
 ) -> None:
@@ -195,21 +213,12 @@ def test_a_fetch_for_a_strangers_key_holds_up_no_known_one(
     monkeypatch.setattr(oidc, "FETCH_TIMEOUT_S", 60)
     verify(verifier, issuers[0])
     clock.now_s += oidc.MIN_BETWEEN_FETCHES_S + 1
-    has_begun, may_end = threading.Event(), threading.Event()
-    certs.on_fetch = lambda: (has_begun.set(), may_end.wait(60))
-    stranger = threading.Thread(target=refuse, args=(verifier, issuers[1], BadTokenError))
-    stranger.start()
-    assert has_begun.wait(60)
 
-    known = threading.Thread(target=verify, args=(verifier, issuers[0]))
-    known.start()
-    known.join(20)
-    is_held_up = known.is_alive()
-    may_end.set()
-    for thread in (known, stranger):
-        thread.join()
-
-    assert not is_held_up
+    assert not is_held_up(
+        certs,
+        lambda: verify(verifier, issuers[0]),
+        by=lambda: refuse(verifier, issuers[1], BadTokenError),
+    )
     assert certs.fetches == 2
 
 
@@ -272,16 +281,10 @@ def test_a_fetch_that_hangs_holds_up_one_caller_of_a_known_key(
     monkeypatch.setattr(oidc, "FETCH_TIMEOUT_S", 60)
     verify(verifier, issuers[0])
     clock.now_s += oidc.CERTS_TTL_S + 1
-    has_begun, may_end = threading.Event(), threading.Event()
-    certs.on_fetch = lambda: (has_begun.set(), may_end.wait(60))
-    first = threading.Thread(target=lambda: verify(verifier, issuers[0]))
-    first.start()
-    assert has_begun.wait(10)
-    try:
-        verify(verifier, issuers[0])  # It would wait for the test's end.
-    finally:
-        may_end.set()
-        first.join()
+
+    assert not is_held_up(
+        certs, lambda: verify(verifier, issuers[0]), by=lambda: verify(verifier, issuers[0])
+    )
     assert certs.fetches == 2
 
 
