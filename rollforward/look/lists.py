@@ -138,14 +138,14 @@ def field_of(at: datetime | None) -> str:
     return at.isoformat(timespec="auto" if at.second or at.microsecond else "minutes")
 
 
-def whole_number(text: str, most: int) -> int | None:
-    """Return the whole number from 1 to `most` that a text of digits is; None: it is another text.
+def whole_number(text: str, limit: int) -> int | None:
+    """Return the whole number from 1 to `limit` that a text of digits is; None: it is another text.
 
     >>> whole_number("0012", 12), whole_number("13", 12), whole_number("1" * 5_000, 12)
     (12, None, None)
     """
     digits = text.lstrip("0")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(most)):
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(limit)):
         return None
     number = int(digits)
-    return number if number <= most else None
+    return number if number <= limit else None
