@@ -6,7 +6,8 @@ itself. A task's own fault is an unforeseen error, and a delivery that began and
 worker died, or was too slow.
 
 The first deliveries are noted only when they fail. From the fourth on, a delivery is noted before
-it works. A slow delivery that ends after all takes its mark back.
+it works. A slow delivery that ends after all takes its mark back. A task that was retried forgets
+its attempts when it is done, in one call.
 
 Queues retry within seconds, because an outage may end at any time. A task that keeps failing by
 its own fault is retried here at ever longer intervals, up to a minute: with the default of 50
@@ -127,8 +128,12 @@ def begin(clients: Clients, delivery: TaskDelivery) -> int:
 
 
 def finish_delivery(delivery: TaskDelivery) -> None:
-    """Forget the attempts of a task that is done."""
-    if delivery.is_noted or delivery.waits or delivery.last_answer == str(FAILED):
+    """Forget the attempts of a task that is done.
+
+    A first delivery has none to forget. A later one may have: a failure may lie before its last
+    answer.
+    """
+    if delivery.number or delivery.waits:
         discard(delivery)
 
 

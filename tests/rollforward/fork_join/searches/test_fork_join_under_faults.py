@@ -129,8 +129,6 @@ def test_each_item_is_folded_once_with_two_faults_at_once(services: Services, fi
     if services.datastore_kind == "firestore" and not IS_EXHAUSTIVE:
         pytest.skip("pairs of faults on one emulator; on both in `make soak`")
     scenario = BadItemScenario(tally_world(services), TALLIES)
-    # A task that failed, and whose worker died over its next delivery, forgets its count in days.
-    scenario.leaves = (*scenario.leaves, "'TaskAttempts'")
 
     assert Explorer(scenario.world, scenario, SWEEPS).explore_pairs([first], [*KINDS, FLUSH])
 
