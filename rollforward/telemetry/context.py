@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rollforward.telemetry.metrics import Outcome
 
@@ -70,8 +70,8 @@ def current_trace() -> Trace | None:
 
     None: there is neither.
     """
-    api = sys.modules.get("opentelemetry.trace")
-    if api is not None:
+    api: Any = sys.modules.get("opentelemetry.trace")
+    if hasattr(api, "get_current_span"):  # Another thread may be in its import.
         span = api.get_current_span().get_span_context()
         if span.is_valid:
             return Trace(f"{span.trace_id:032x}", f"{span.span_id:016x}", span.trace_flags.sampled)

@@ -116,8 +116,8 @@ class _Block(AbstractContextManager[Span]):
 
 def tracer() -> Any:
     """Return the tracer of the configured SDK; None: there is none."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if not hasattr(trace, "get_tracer_provider"):  # Another thread may be in its import.
         return None
     provider = trace.get_tracer_provider()
     known_provider, known_tracer = _Known.tracer
@@ -276,10 +276,9 @@ _last = _Last()
 
 
 def _current() -> _Current:
-    module = sys.modules.get("opentelemetry.context")
-    if module is None or "opentelemetry.trace" not in sys.modules:
+    if not hasattr(sys.modules.get("opentelemetry.trace"), "get_current_span"):
         return _NOTHING
-    context = module.get_current()
+    context = sys.modules["opentelemetry.context"].get_current()
     cached = _last.current
     if cached.context is not context:
         cached = _last.current = _read(context)
