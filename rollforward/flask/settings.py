@@ -31,6 +31,10 @@ WEAK_SECRETS = (
     *("changeme", "change-me", "example", "password", "secret", "tests", "your-", "your_"),
     *("0123456", "abcdefg", "qwert", "asdfg", "zxcvb"),
 )
+REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+DEFAULT_DATABASE = "(default)"
+# Without a port it is memcached's own; an address of IPv6 is in brackets.
+HOST = re.compile(r"([^:/\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?")
 # An account's address; whether there is one, Google knows.
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
 
@@ -98,15 +102,15 @@ class Settings:
             "project": project,
             "secret_keys": _secrets(env.get("SECRET_KEY", "")),
             "target": _target(env, platform),
-            "location": env.get("TASKS_LOCATION", "us-central1"),
-            "database": env.get("DATASTORE_DATABASE") or None,
+            "location": _location(env),
+            "database": _database(env),
             "datastore_emulator": env.get("DATASTORE_EMULATOR_HOST") or None,
             "cloud_tasks_emulator": env.get("CLOUD_TASKS_EMULATOR_HOST") or None,
             "memcached": _one_host(env.get("MEMCACHE_HOSTS", "")),
             "certs_url": env.get("TASKS_CERTS_URL") or GOOGLE_CERTS_URL,
             "issuers": (env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
             "devserver_url": env.get("DEVSERVER_URL") or None,
-            "log_level": env.get("LOG_LEVEL", "INFO").upper(),
+            "log_level": _log_level(env),
             "log_format": _log_format(env, platform),
             "service": env.get("GAE_SERVICE") or env.get("K_SERVICE") or "",
             "version": env.get("GAE_VERSION") or env.get("K_REVISION") or "",
@@ -207,6 +211,29 @@ def _metrics_readers(env: Mapping[str, str]) -> dict[str, Any]:
     return {"metrics_accounts": accounts, "metrics_audience": audience}
 
 
+def _location(env: Mapping[str, str]) -> str:
+    location = env.get("TASKS_LOCATION") or "us-central1"
+    if not REGION.fullmatch(location):
+        raise BadSettingsError(
+            "TASKS_LOCATION must be the full name of a region, as us-central1: App Engine's "
+            f"us-central and europe-west end in 1 here; got {location[:40]!r}"
+        )
+    return location
+
+
+def _database(env: Mapping[str, str]) -> str | None:
+    """Return the name of the database; Datastore's API has none for the one gcloud names so."""
+    name = env.get("DATASTORE_DATABASE") or DEFAULT_DATABASE
+    return None if name == DEFAULT_DATABASE else name
+
+
+def _log_level(env: Mapping[str, str]) -> str:
+    level = (env.get("LOG_LEVEL") or "INFO").upper()
+    if level not in logs.LEVELS:
+        raise BadSettingsError(f"LOG_LEVEL must be {', '.join(logs.LEVELS)}, got {level[:20]!r}")
+    return level
+
+
 def _log_format(env: Mapping[str, str], platform: str) -> str:
     default = logs.TEXT if platform == LOCAL else logs.JSON
     log_format = env.get("LOG_FORMAT") or default
@@ -246,4 +273,7 @@ def _one_host(text: str) -> str | None:
         raise BadSettingsError(
             "MEMCACHE_HOSTS takes one host:port: with several, keys move when one is away"
         )
-    return text.strip() or None
+    host = text.strip()
+    if host and not HOST.fullmatch(host):
+        raise BadSettingsError(f"MEMCACHE_HOSTS must be host:port, got {host[:80]!r}")
+    return host or None

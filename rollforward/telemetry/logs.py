@@ -12,6 +12,7 @@ from rollforward.telemetry.log_entries import CloudLogFormatter
 
 JSON, TEXT, OFF = "json", "text", "off"
 FORMATS = (JSON, TEXT, OFF)
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ def install(log_format: str, level: str, formatter: CloudLogFormatter) -> None:
 
     Args:
         log_format: One of FORMATS.
+        level: One of LEVELS.
         formatter: The formatter of JSON entries.
     """
     if log_format == OFF or logging.getLogger().handlers:

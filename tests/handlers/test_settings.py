@@ -199,6 +199,68 @@ def test_what_is_no_account_is_refused(account: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "location", ["us-central", "europe-west", "US-central1", "us-central1-a", "us"]
+)
+@pytest.mark.parametrize("platform", WHOLE)
+def test_a_location_is_the_full_name_of_a_region(platform: str, location: str) -> None:
+    """App Engine's own name of its region: each task would fail with NOT_FOUND."""
+    with pytest.raises(BadSettingsError, match=r"TASKS_LOCATION .*us-central1"):
+        DemoSettings.from_environment({**WHOLE[platform], "TASKS_LOCATION": location})
+
+
+@pytest.mark.parametrize("location", ["us-central1", "northamerica-northeast2", "me-west1"])
+def test_a_region_of_any_name_is_taken(location: str) -> None:
+    """Regions that come later have names of the same form."""
+    settings = DemoSettings.from_environment({**ON_CLOUD_RUN, "TASKS_LOCATION": location})
+
+    assert settings.location == location
+
+
+@pytest.mark.parametrize(
+    ("given", "database"),
+    [("", None), ("(default)", None), ("shop", "shop"), ("default", "default")],
+)
+def test_the_default_database_has_no_name_in_calls(given: str, database: str | None) -> None:
+    """gcloud names it "(default)"; Datastore refuses each call that does."""
+    settings = DemoSettings.from_environment({**ON_CLOUD_RUN, "DATASTORE_DATABASE": given})
+
+    assert settings.database == database
+    assert settings.cache_scope == f"real/{database or ''}"
+
+
+@pytest.mark.parametrize("level", ["verbose", "trace", "10"])
+def test_a_level_that_logging_does_not_know_is_refused(level: str) -> None:
+    """Each first request of a worker would fail instead, with an error that names no variable."""
+    with pytest.raises(BadSettingsError, match="LOG_LEVEL must be DEBUG"):
+        DemoSettings.from_environment({**ON_CLOUD_RUN, "LOG_LEVEL": level})
+
+
+def test_an_empty_variable_is_none_at_all() -> None:
+    """Files of variables have empty ones: a deployment has to work with them."""
+    optional = ("TASKS_LOCATION", "LOG_LEVEL", "LOG_FORMAT", "MEMCACHE_HOSTS", "DATASTORE_DATABASE")
+    empty = dict.fromkeys(optional, "")
+
+    assert DemoSettings.from_environment(
+        {**ON_CLOUD_RUN, **empty}
+    ) == DemoSettings.from_environment(ON_CLOUD_RUN)
+
+
+@pytest.mark.parametrize(
+    "host", ["m:x", "m:", ":11211", "memcached://m:1", "::1", "a:1:2", "m:123456"]
+)
+def test_a_memcached_is_a_host_and_a_port(host: str) -> None:
+    """What no client can open is noticed at the start, and by its variable."""
+    with pytest.raises(BadSettingsError, match="MEMCACHE_HOSTS"):
+        DemoSettings.from_environment({**ON_CLOUD_RUN, "MEMCACHE_HOSTS": host})
+
+
+@pytest.mark.parametrize("host", ["m", "10.0.0.3", "m:1", "m.example:11211", "[::1]:11211"])
+def test_a_memcached_has_a_port_of_its_own_or_the_usual_one(host: str) -> None:
+    """Memorystore shows an address and a port in two fields."""
+    assert DemoSettings.from_environment({**ON_CLOUD_RUN, "MEMCACHE_HOSTS": host}).memcached == host
+
+
+@pytest.mark.parametrize(
     ("threads", "given", "streams"),
     [("", "", 8), ("8", "", 2), ("3", "", 0), ("8", "4", 4), ("", "16", 16), ("64", "0", 0)],
 )
