@@ -25,6 +25,7 @@ from rollforward.flask.context import (
     settings,
 )
 from rollforward.fork_join import OutcomeUnknownError
+from rollforward.runtime.texts import describe_error
 from rollforward.tasks import Unavailable
 
 _LIBRARY = str(Path(__file__).resolve().parents[1])
@@ -103,11 +104,13 @@ def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], Response
 
 def _for_its_developer(error: Exception) -> str:
     """Return the exception in a line, and where the app's own code raised it."""
-    summary = f"{type(error).__name__}: {error}"
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if "site-packages" not in frame.filename and not frame.filename.startswith(_LIBRARY)
     ]
     place = f"\n{own[-1].filename}, line {own[-1].lineno}: {own[-1].line}" if own else ""
-    return f"{summary}{place}\nThe terminal has the traceback. A deployed app shows neither."
+    return (
+        f"{describe_error(error)}{place}\n"
+        "The terminal has the traceback. A deployed app shows neither."
+    )

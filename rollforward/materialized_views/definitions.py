@@ -15,6 +15,7 @@ from rollforward.materialized_views.entities import ViewRow, table_and_row
 from rollforward.materialized_views.rows import BadContributionError, Row, Value, checked
 from rollforward.materialized_views.updates import source_name
 from rollforward.materialized_views.view import View, check_views, kind_of
+from rollforward.runtime.texts import describe_error
 from rollforward.tasks.errors import Retry
 from rollforward.tasks.waits import MAX_VERSION_WAIT_S
 
@@ -84,7 +85,7 @@ class ViewDefinitions:
             message = f"{view.name} cannot take {kind} {name!r:.100}: {error}"
             raise BadContributionError(message) from error
         except Exception as error:
-            message = f"{view.name} fails over it: {type(error).__name__}: {error}"
+            message = f"{view.name} fails over it: {describe_error(error)}"
             raise BadContributionError(message) from error
 
     def refusal(self, view: type[View], source: Any) -> str | None:

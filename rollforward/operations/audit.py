@@ -15,7 +15,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.operations.entities import DONE, AuditEntry, latest_entries
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def recorded(
     try:
         yield outcome
     except Exception as error:
-        _end(clients, entry, f"{type(error).__name__}: {error}")
+        _end(clients, entry, describe_error(error))
         raise
     _end(clients, entry, outcome.result)
 

@@ -29,6 +29,7 @@ from typing import get_args
 from google.api_core.exceptions import GoogleAPIError
 
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.texts import describe_error
 from rollforward.tasks.pattern import Pattern
 from rollforward.tasks.runs import (
     Fact,
@@ -139,7 +140,7 @@ def _list_runs(clients: Clients, source: RunSource, query: RunQuery) -> RunList:
         raise
     except Exception as error:
         log.debug("the runs of %s cannot be listed", source.name, exc_info=True)
-        note = f"these runs cannot be listed: {type(error).__name__}: {error}"
+        note = f"these runs cannot be listed: {describe_error(error)}"
         is_asked = query.takes(None) and not query.state
         return RunList([source.run("", "unreadable", None, note=note)] if is_asked else ())
 

@@ -27,6 +27,18 @@ def storable(text: str, max_chars: int) -> str:
     return text[:max_chars].encode(errors="backslashreplace").decode()[:max_chars]
 
 
+def describe_error(error: BaseException) -> str:
+    """Return the class of an error and its text; the class alone if that text fails.
+
+    >>> describe_error(KeyError("guest"))
+    "KeyError: 'guest'"
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # Code of the app writes it: `__str__`.
+        return type(error).__name__
+
+
 def within_json(text: str, max_bytes: int) -> str:
     r"""Return the beginning of a text that fits into a number of bytes of JSON.
 

@@ -29,6 +29,7 @@ from rollforward.runtime.clock import (
     parse_time,
     time_text,
 )
+from rollforward.runtime.texts import describe_error
 
 # Of a key's id or name.
 MAX_KEY_BYTES = 1_500
@@ -366,7 +367,7 @@ def unreadable_run(
     pattern: str, run_id: str, name: str, started: datetime.datetime | None, error: Exception
 ) -> Run:
     """Return a run of which an error tells all that is known."""
-    reason = f"its row cannot be read: {type(error).__name__}: {error}"
+    reason = f"its row cannot be read: {describe_error(error)}"
     return Run(pattern, run_id, name, "unreadable", "", started, None, {}, 0, reason=reason)
 
 

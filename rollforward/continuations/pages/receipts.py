@@ -14,7 +14,7 @@ from rollforward.continuations.jobs import (
     RefusedItemError,
     SkippedItemError,
 )
-from rollforward.runtime.texts import storable, within_json
+from rollforward.runtime.texts import describe_error, storable, within_json
 
 # A page's row of 1 MiB has the reasons of 1,000 items in JSON, and the names of the items besides.
 MAX_REASON_BYTES = 600
@@ -41,7 +41,7 @@ def _letter(error: ItemError | None) -> str:
 
 def unexpected(error: Exception) -> ItemError:
     """Return what becomes of an item for which the job raised an error that is no ItemError."""
-    return DeferredItemError(f"{type(error).__name__}: {error}")
+    return DeferredItemError(describe_error(error))
 
 
 def gone() -> ItemError:

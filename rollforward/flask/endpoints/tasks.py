@@ -39,6 +39,7 @@ from rollforward.flask.endpoints.delivery_log import DeliveryLines
 from rollforward.flask.endpoints.delivery_metrics import measured, note_outcome
 from rollforward.flask.guards.auth import tasks_only
 from rollforward.fork_join import OutcomeUnknownError
+from rollforward.runtime.texts import describe_error
 from rollforward.tasks import attempts, dead_tasks, waits
 from rollforward.tasks.attempts import FAILED, LOST_RACE, RetryLaterError, TaskDelivery
 from rollforward.tasks.declaration import Task
@@ -97,13 +98,13 @@ def _respond(delivery: TaskDelivery) -> ResponseReturnValue:
         log.info("%s: %s", task.path, error)
         return "", 204
     except (TooLargeError, ArgumentsGoneError) as error:
-        return _dead_letter(delivery, _describe(error))
+        return _dead_letter(delivery, describe_error(error))
     except BadArgumentsError as error:
         return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s: its arguments cannot be read: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
-        return _response(503, f"a service is unavailable: {_describe(error)}")
+        return _response(503, f"a service is unavailable: {describe_error(error)}")
     run = g.task_run = _run_of(args)
     spans.describe(run=run)
     with telemetry.in_run(run):
@@ -129,19 +130,19 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
-            return _give_up(task, args, delivery, _describe(error), type(error).__name__)
+            return _give_up(task, args, delivery, describe_error(error), type(error).__name__)
         except OtherVersionError as error:
             give_up = partial(_give_up, task, args, delivery)
-            return _wait_for_a_version(delivery, _describe(error), give_up)
+            return _wait_for_a_version(delivery, describe_error(error), give_up)
         except MUST_WAIT as error:
             log.info("%s waits: %s", task.path, error)
             after_s = error.after_s if isinstance(error, Retry) else None
-            return _wait(delivery, after_s, _describe(error), lines)
+            return _wait(delivery, after_s, describe_error(error), lines)
         except UNAVAILABLE_ERRORS as error:
             log.warning("%s: a service is unavailable: %s", task.path, error)
             attempts.end_later(clients(), delivery)
             note_outcome(Outcome.UNAVAILABLE)
-            return _response(503, f"a service is unavailable: {_describe(error)}", log=lines)
+            return _response(503, f"a service is unavailable: {describe_error(error)}", log=lines)
         except Exception as error:
             log.exception("%s failed", task.path)
             return _failed(task, args, delivery, error, lines)
@@ -161,16 +162,16 @@ def _failed(
     task: Task[Any], args: Any, delivery: TaskDelivery, error: Exception, lines: DeliveryLines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
-    failures = attempts.fail(clients(), delivery, _describe(error))
+    failures = attempts.fail(clients(), delivery, describe_error(error))
     if failures >= task.max_attempts:
         reason = f"gave up after {failures} failures. {stack}"
         answer = _give_up(task, args, delivery, reason, type(error).__name__)
         if answer != _DONE or not settings().is_local:
             return answer
-        return _response(200, _describe(error), stack=stack, log=lines)
+        return _response(200, describe_error(error), stack=stack, log=lines)
     note_outcome(Outcome.FAILED)
-    spans.fail(_describe(error))
-    return _response(FAILED, _describe(error), stack=stack, log=lines)
+    spans.fail(describe_error(error))
+    return _response(FAILED, describe_error(error), stack=stack, log=lines)
 
 
 def _wait(
@@ -195,15 +196,11 @@ def _reschedule(
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is postponed later: %s", delivery.path[:100], error)
         note_outcome(Outcome.UNAVAILABLE)
-        return _response(503, f"a service is unavailable: {_describe(error)}", log=lines)
+        return _response(503, f"a service is unavailable: {describe_error(error)}", log=lines)
     if not is_created:
         return _response(LOST_RACE, f"it waits: {reason}", log=lines)
     detail = f"it waits for {after_s:g} s, as a new task: {reason}"
     return _response(200 if settings().is_local else 204, detail, log=lines)
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _response(
@@ -248,15 +245,15 @@ def _give_up(
     except MUST_WAIT as error:
         log.info("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.LOST_RACE)
-        return _response(LOST_RACE, f"it waits: {_describe(error)}")
+        return _response(LOST_RACE, f"it waits: {describe_error(error)}")
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
-        return _response(503, f"a service is unavailable: {_describe(error)}")
+        return _response(503, f"a service is unavailable: {describe_error(error)}")
     except Exception as error:
         log.exception("the handler of a task that was given up failed: %r", delivery.path[:100])
         note_outcome(Outcome.FAILED)
-        return _response(FAILED, _describe(error))
+        return _response(FAILED, describe_error(error))
     note_outcome(Outcome.DEAD)
     spans.fail(reason)
     fields = {"error_class": error_class}

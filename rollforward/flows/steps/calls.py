@@ -18,7 +18,7 @@ from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.steps.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt, Wait
 from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.runtime.clock import utc_at
-from rollforward.runtime.texts import storable, within_json
+from rollforward.runtime.texts import describe_error, storable, within_json
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
@@ -244,8 +244,4 @@ def _check_can_start(row: FlowRun, call: StepCall) -> None:
 
 
 def _describe(error: Exception, most: int = MAX_ERROR_BYTES) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # Its own text fails.
-        text = type(error).__name__
-    return within_json(storable(text, most), most)
+    return within_json(storable(describe_error(error), most), most)

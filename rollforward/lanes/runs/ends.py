@@ -29,7 +29,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.dead_task_entities import error_class
 from rollforward.tasks.declaration import Task, hashed_name
@@ -98,7 +98,7 @@ def end_of(error: Exception, *, failures: int, max_attempts: int) -> End:
     Args:
         failures: How often it had failed before.
     """
-    text = f"{type(error).__name__}: {error}"
+    text = describe_error(error)
     if isinstance(error, (Reject, BadArgumentsError, TooLargeError)):
         return Dead(text)
     if isinstance(error, OtherVersionError):
@@ -271,7 +271,7 @@ def _handled_later(task: LaneTask, declared: Task[Any], error: Exception, reason
     """Let a task wait that is still to be given up when its turn comes."""
     if task.failures >= declared.max_attempts and task.reason:  # It was tried before.
         reason = str(task.reason).partition(_BY_HANDLER)[0]
-    text = f"{reason}{_BY_HANDLER}{type(error).__name__}: {error}"
+    text = f"{reason}{_BY_HANDLER}{describe_error(error)}"
     if isinstance(error, (Retry, Unavailable, *TRANSIENT)):
         after_s = getattr(error, "after_s", None) or UNAVAILABLE_PAUSE_S
         failures = max(declared.max_attempts, int(task.failures))

@@ -37,6 +37,7 @@ from rollforward.materialized_views.rows import (
 )
 from rollforward.materialized_views.updates import source_key, source_name
 from rollforward.materialized_views.updating.transport import has_pending
+from rollforward.runtime.texts import describe_error
 
 # Markers of a row that are read at once.
 PAGE_SIZE = 500
@@ -130,7 +131,7 @@ def audit_row(walk: Walk, key: Any, ranked: Sequence[str]) -> Doubt | None:
         raise
     except Exception as error:
         _, name = table_and_row(key)
-        return Doubt(f"row {name} cannot be read: {type(error).__name__}: {error}", None)
+        return Doubt(f"row {name} cannot be read: {describe_error(error)}", None)
 
 
 @dataclass

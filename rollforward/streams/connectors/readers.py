@@ -26,6 +26,7 @@ from rollforward.materialized_views.rows import row_text
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.errors import is_outage
+from rollforward.runtime.texts import describe_error
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.sources import Pulled, Reader, UnreadableItem
 from rollforward.tasks.errors import TaskError
@@ -148,7 +149,7 @@ def _converted(record: ToRecord, item: Any, describe: Callable[[Any], str]) -> _
     except Exception as error:
         if is_outage(error):
             raise
-        return [UnreadableItem(describe(item), f"{type(error).__name__}: {error}")]
+        return [UnreadableItem(describe(item), describe_error(error))]
     return [] if converted is None else [converted]
 
 

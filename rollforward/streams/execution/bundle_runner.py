@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import HookBackend, Route, Work, without_hold
 from rollforward.streams.model.bundle import (
     DEAD_TIMERS,
@@ -233,7 +233,7 @@ class _CarefulRunner(_BundleRunner):
             except MemoryError:
                 raise
             except Exception as error:
-                message = f"{type(error).__name__}: {error}"
+                message = describe_error(error)
                 self._work.put(snapshot)
                 del effects.productions[produced:]
                 self.bytes, effects.counts = size, replace(counts)

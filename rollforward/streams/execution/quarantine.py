@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import without_hold
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.errors import MissingCodeError
@@ -42,7 +42,7 @@ def find_culprit() -> Iterator[None]:
     except (UnworkableError, MissingCodeError, MemoryError):
         raise
     except Exception as error:
-        raise UnworkableError(f"{type(error).__name__}: {error}") from error
+        raise UnworkableError(describe_error(error)) from error
 
 
 def quarantine(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.records import check_key
@@ -122,7 +122,7 @@ def _target(name: str, key_of: Any, value: Any) -> Target:
         key = key_of(value)
         return _cached_target(name, key) if type(key) is str else Target(name, check_key(key))
     except Exception as error:
-        return Target(name, "", storable(f"no key: {type(error).__name__}: {error}", 500))
+        return Target(name, "", storable(f"no key: {describe_error(error)}", 500))
 
 
 @lru_cache(maxsize=20_000)

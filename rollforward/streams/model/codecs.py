@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.errors import BadRecordError, MissingCodeError
 from rollforward.streams.model.json_text import decoded, encoder
 
@@ -171,7 +171,7 @@ class Codecs:
         except MemoryError:
             raise
         except Exception as error:
-            reason = f"{name} cannot decode the value: {type(error).__name__}: {error}"
+            reason = f"{name} cannot decode the value: {describe_error(error)}"
             return Undecodable(storable(reason, MAX_ERROR_CHARS))
 
     def read_all(self, texts: Iterable[str]) -> list[Any]:
@@ -216,7 +216,7 @@ def coded_text(codec: ValueCodec, value: Any) -> str:
         raise
     except Exception as error:
         raise BadRecordError(
-            f"a value must be encoded by {codec.name}: {type(error).__name__}: {error}"
+            f"a value must be encoded by {codec.name}: {describe_error(error)}"
         ) from error
     if not isinstance(data, bytes):
         raise BadRecordError(f"{codec.name} must return bytes, got a {type(data).__name__}")

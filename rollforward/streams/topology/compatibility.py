@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from rollforward.runtime.texts import describe_error
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import RunningComputation
 from rollforward.streams.model.computation import Computation
@@ -102,5 +103,5 @@ def check_state(code: Computation, key: str, state: KeyState) -> None:
     except Exception as error:
         raise UnreadableStateError(
             f"version {code.version} of {code.name} cannot read the state of {key!r}, written by "
-            f"version {state.version}: {type(error).__name__}: {error}"[:500]
+            f"version {state.version}: {describe_error(error)}"[:500]
         ) from error

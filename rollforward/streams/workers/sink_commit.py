@@ -10,6 +10,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.texts import describe_error
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
@@ -42,11 +43,11 @@ def deliver(clients: Clients, sink: Sink, values: Sequence[Any], commit: Commit)
         try:
             sink.write(clients, values)
         except REFUSALS as error:  # A lost race is Aborted instead.
-            raise SinkFailedError(f"{type(error).__name__}: {error}") from error
+            raise SinkFailedError(describe_error(error)) from error
         except (rpc_errors.GoogleAPIError, Retry, Unavailable):
             raise
         except Exception as error:
-            raise SinkFailedError(f"{type(error).__name__}: {error}") from error
+            raise SinkFailedError(describe_error(error)) from error
 
     try:
         transact(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.exchange.inline import sink_id
 from rollforward.streams.exchange.outgoing import Outbound
 from rollforward.streams.execution.quarantine import (
@@ -88,7 +88,7 @@ class SinkWorker(Worker):
             try:
                 values.append(self.sink.make(record))
             except Exception as error:
-                effects.failures.append(_failure(input_, f"{type(error).__name__}: {error}"))
+                effects.failures.append(_failure(input_, describe_error(error)))
         effects.counts = Counts(records=len(values), dead=len(effects.failures))
         return values, effects
 
