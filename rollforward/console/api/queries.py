@@ -56,7 +56,7 @@ def number_of(text: str, name: str) -> float:
     Raises:
         BadQueryError: it is none.
     """
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,6})?", text):
         raise BadQueryError(f"{name} is a number, like 5 or 0.5.")
     return float(text)
 

@@ -45,12 +45,14 @@ class Field:
         if self.form == "text":
             return text.replace("\r\n", "\n")  # Browsers send each line's end so.
         try:
-            return json.loads(text)
+            value = json.loads(text)
+            json.dumps(value, allow_nan=False)  # A number like 1e999 is read as infinite.
         except (ValueError, RecursionError):
             example = '["a", 1]' if self.form == "json" else "7"
             raise BadFormError(
                 f"{self.name}: {self.type} as JSON is needed, like {example}, not {text!r:.60}"
             ) from None
+        return value
 
 
 def fields_of(task: Task[Any], values: Mapping[str, Any] | None = None) -> list[Field]:

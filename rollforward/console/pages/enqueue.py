@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from rollforward.console.api import enqueues
 from rollforward.console.api.changes import MAX_ID_BYTES, NO_DEAD_TASK, ChangeRefusedError
 from rollforward.console.api.enqueues import declared_task, declared_tasks
-from rollforward.console.api.queries import number_of
+from rollforward.console.api.queries import BadQueryError, number_of
 from rollforward.console.pages.argument_forms import (
     MAX_VALUE_CHARS,
     BadFormError,
@@ -68,10 +68,10 @@ def enqueue() -> ResponseReturnValue:
         raise ChangeRefusedError(400, "key: the form has none. Load it again.")
     delay = sent.get("delay_s", "").strip() or "0"
     try:
-        body = body_of(task, texts)
-    except BadFormError as error:
-        return _form(task, str(error), texts, delay)
-    if (delay_s := number_of(delay, "delay_s")) > MAX_DELAY_S:
+        body, delay_s = body_of(task, texts), number_of(delay, "delay_s")
+    except (BadFormError, BadQueryError) as error:
+        return _form(task, str(error).rstrip("."), texts, delay)
+    if delay_s > MAX_DELAY_S:
         return _form(task, f"delay_s: at most {words.number(MAX_DELAY_S)} seconds", texts, delay)
     enqueues.enqueue_task(task, body, delay_s, key)
     return go_to("/enqueue/task", "enqueued", path=task.path)

@@ -32,6 +32,7 @@ class Ship:
     count: int
     is_express: bool = False
     tags: list[str] = field(default_factory=list)
+    weight: float = 1.0
 
 
 @dataclass
@@ -79,7 +80,7 @@ def test_a_task_is_enqueued_by_a_form_of_its_types(shop: Shop) -> None:
     assert "order <span" in page
     assert "list[str], default []" in page
 
-    values = ["A<1", "3", "true", ""]
+    values = ["A<1", "3", "true", "", ""]
     hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
     for _ in range(2):
         answer = shop.client.post(
@@ -102,7 +103,7 @@ def test_a_form_that_is_sent_again_with_other_arguments_is_another_task(shop: Sh
     for order in ("A", "B", "B"):
         answer = shop.client.post(
             f"{ROOT}/enqueue/task",
-            data={**hidden, "value": [order, "3", "true", ""]},
+            data={**hidden, "value": [order, "3", "true", "", ""]},
             headers={"X-Role": "operate"},
         )
         assert answer.status_code == 303
@@ -114,13 +115,15 @@ def test_a_form_that_is_sent_again_with_other_arguments_is_another_task(shop: Sh
 @pytest.mark.parametrize(
     ("values", "name"),
     [
-        (["A", "three", "true", ""], "count"),
-        (["A", "1.5", "true", ""], "count"),
-        (["A", "", "true", ""], "count"),
-        (["A", "3", "yes", ""], "is_express"),
-        (["A", "3", "true", "[1]"], "tags"),
-        (["A", "3", "true", EVIL], "tags"),
-        (["A", "3", "true", "[" * 5_000], "tags"),
+        (["A", "three", "true", "", ""], "count"),
+        (["A", "1.5", "true", "", ""], "count"),
+        (["A", "", "true", "", ""], "count"),
+        (["A", "3", "yes", "", ""], "is_express"),
+        (["A", "3", "true", "[1]", ""], "tags"),
+        (["A", "3", "true", EVIL, ""], "tags"),
+        (["A", "3", "true", "[" * 5_000, ""], "tags"),
+        (["A", "3", "true", "", "NaN"], "weight"),
+        (["A", "3", "true", "", "1e999"], "weight"),
         (["A", "3"], "value"),
         ([], "value"),
     ],
@@ -134,11 +137,12 @@ def test_a_bad_argument_is_refused_with_its_name(shop: Shop, values: list[str], 
     assert f'role="alert">{name}' in answer.text
     assert EVIL not in answer.text
     assert shop.shipped == []
+    assert shop.audited() == {}
 
 
 def test_the_size_of_an_argument_is_bounded(shop: Shop) -> None:
     """By the field, before anything reads it."""
-    answer = shop.send("/enqueue/task", FORM, value=["x" * 20_001, "3", "true", ""])
+    answer = shop.send("/enqueue/task", FORM, value=["x" * 20_001, "3", "true", "", ""])
 
     assert answer.status_code == 413
     assert "value must have at most 20,000" in answer.text
@@ -155,11 +159,20 @@ def test_a_task_of_a_pattern_is_not_enqueued_by_hand(shop: Shop, path: str) -> N
 
 @pytest.mark.parametrize("delay", ["-1", "soon", "1e9", str(31 * 86_400)])
 def test_a_bad_delay_is_refused(shop: Shop, delay: str) -> None:
-    """By the name of its field."""
-    answer = shop.send("/enqueue/task", FORM, value=["A", "3", "true", ""], delay_s=delay)
+    """By the name of its field; what was typed stays."""
+    answer = shop.send("/enqueue/task", FORM, value=["Order 7", "3", "true", "", ""], delay_s=delay)
 
     assert answer.status_code == 400
-    assert "delay_s" in answer.text
+    assert 'role="alert">delay_s' in answer.text
+    assert "Order 7" in answer.text
+
+
+def test_a_delay_may_be_as_long_as_the_refusal_of_a_longer_one_says(shop: Shop) -> None:
+    """30 days; those of more than 11 were said to be no number."""
+    values = ["A", "3", "true", "", ""]
+    answer = shop.send("/enqueue/task", FORM, value=values, delay_s=str(30 * 86_400))
+
+    assert answer.status_code == 303
 
 
 def test_a_dead_task_is_edited_and_replayed_once(shop: Shop) -> None:
@@ -169,10 +182,10 @@ def test_a_dead_task_is_edited_and_replayed_once(shop: Shop) -> None:
     source = f"/dead/edit?id={dead_id}"
     assert "&#34;three&#34;" in shop.get(source).text
 
-    bad = shop.send("/dead/edit", source, value=["A1", "three", "true", "[]"])
-    sent = shop.send("/dead/edit", source, value=["A1", "3", "true", '["late"]'])
+    bad = shop.send("/dead/edit", source, value=["A1", "three", "true", "[]", ""])
+    sent = shop.send("/dead/edit", source, value=["A1", "3", "true", '["late"]', ""])
     shop.desk.world.settle()
-    again = shop.send("/dead/edit", FORM, id=dead_id, value=["A1", "3", "true", "[]"])
+    again = shop.send("/dead/edit", FORM, id=dead_id, value=["A1", "3", "true", "[]", ""])
 
     assert (bad.status_code, sent.status_code) == (400, 303)
     assert 'role="alert">count' in bad.text
@@ -210,7 +223,7 @@ def test_lines_of_an_argument_are_replayed_as_they_were(shop: Shop) -> None:
     assert shown == "\n\na\nb"
 
     typed = shown.removeprefix("\n").replace("\n", "\r\n")
-    shop.send("/dead/edit", source, value=[typed, "1", "true", "[]"])
+    shop.send("/dead/edit", source, value=[typed, "1", "true", "[]", ""])
     shop.desk.world.settle()
     assert [args.order for args in shop.shipped] == ["\na\nb"]
 
@@ -239,7 +252,7 @@ def test_a_reader_enqueues_and_edits_nothing(shop: Shop) -> None:
     edit = f"/dead/edit?id={dead_id}"
 
     answers = [
-        shop.send("/enqueue/task", FORM, role="read", value=["A", "3", "true", ""]),
+        shop.send("/enqueue/task", FORM, role="read", value=["A", "3", "true", "", ""]),
         shop.send("/dead/edit", edit, role="read", value=["y"]),
     ]
     shop.desk.world.settle()
