@@ -11,6 +11,7 @@ from rollforward.console.api.changes import ChangeRefusedError
 from rollforward.console.api.queries import time_range_of
 from rollforward.console.api.rows import json_response
 from rollforward.flask.context import clients, registry
+from rollforward.flask.guards.fields import limits
 from rollforward.runtime.clock import TimeRange
 from rollforward.schedules.declaration import MAX_ID_BYTES
 from rollforward.schedules.listing import (
@@ -26,6 +27,8 @@ NO_SCHEDULE = "There is no such schedule."
 # Three reads for each row: the schedule, and two of its last run.
 ROWS = 15
 RUNS = 10
+# A time with the id of a row.
+MAX_CURSOR_CHARS = 1_550
 
 
 def schedule_named(name: str) -> DeclaredSchedule:
@@ -51,6 +54,7 @@ def list_declared() -> ResponseReturnValue:
     )
 
 
+@limits(after=MAX_CURSOR_CHARS)
 def list_of_users(name: str) -> ResponseReturnValue:
     """List the schedules of users, by id; of a time, by the next tick."""
     return _listed(users_asked(schedule_named(name), time_range_of(request.args)))
@@ -64,6 +68,7 @@ def users_asked(part: DeclaredSchedule, due: TimeRange) -> SchedulePage:
     return user_schedules_due(clients(), part, due, start_after=start_after, limit=ROWS)
 
 
+@limits(id=MAX_ID_BYTES)
 def show_schedule(name: str) -> ResponseReturnValue:
     """Return one schedule with its last runs."""
     state = schedule_state(clients(), schedule_named(name), id_asked("id"), runs=RUNS)

@@ -9,6 +9,7 @@ from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.changes import ChangeRefusedError
 from rollforward.console.api.schedules import (
+    MAX_CURSOR_CHARS,
     NO_SCHEDULE,
     ROWS,
     RUNS,
@@ -28,8 +29,6 @@ from rollforward.schedules.listing import (
     declared_schedules,
     schedule_state,
 )
-
-MAX_CURSOR_CHARS = 1_550
 
 
 @page

@@ -20,6 +20,7 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.api.json_requests import reject, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
+from rollforward.flask.guards.fields import limits
 from rollforward.look.lists import whole_number
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.codecs import MAX_NAME_CHARS, Encoded
@@ -30,7 +31,7 @@ from rollforward.streams.model.errors import (
     TopologyError,
     UnknownStreamError,
 )
-from rollforward.streams.model.records import MAX_VALUE_BYTES
+from rollforward.streams.model.records import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Retry, Unavailable
 
@@ -128,6 +129,7 @@ def status(pipeline: str) -> ResponseReturnValue:
 
 
 @bp.get("/<pipeline>/<computation>/states")
+@limits(key=MAX_KEY_BYTES)
 @workers_only
 def states(pipeline: str, computation: str) -> ResponseReturnValue:
     """Return the state of a key (`key`), open windows included; or of the first keys (`limit`)."""

@@ -277,6 +277,23 @@ def test_schedules_of_users_are_listed_by_cursor(desk: Desk) -> None:
     assert found.headers["Location"].endswith("/schedules/one/reminders?id=u000007")
 
 
+def test_schedules_with_the_longest_ids_are_shown_and_listed_by_pages(desk: Desk) -> None:
+    """The API takes each `next_after` that it answers, also of a time."""
+    clients, ids = desk.world.clients, [f"{number:0500d}" for number in range(20)]
+    with desk.world.context():
+        for row_id in ids:
+            REMINDERS.put(clients, row_id, "0 8 * * *", remind.bind("ann"))
+    desk.world.sweep(SWEEP)
+
+    for query in ("", "since=2020-01-01T00:00Z&"):
+        first = desk.ask(f"{API}/schedules/reminders/users?{query}").json
+        assert first is not None
+        rest = desk.ask(f"{API}/schedules/reminders/users?{query}after={first['next_after']}").json
+        assert rest is not None
+        assert [row["id"] for row in (*first["schedules"], *rest["schedules"])] == ids
+    assert desk.ask(f"{API}/schedules/reminders?id={ids[0]}").status_code == 200
+
+
 def test_schedules_of_users_are_chosen_by_their_next_tick(desk: Desk) -> None:
     """The earliest first, each once, also beside rows of other schedules and many of one tick."""
     put_users(desk, 40, due_ids=("u000007", "u000031", "u000019"))

@@ -9,7 +9,7 @@ import pytest
 import main
 from rollforward.registry import Registry
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.model.records import MAX_VALUE_BYTES
+from rollforward.streams.model.records import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.infra.world import Services, World
 from tests.rollforward.flask.acts import one_emulator
@@ -134,6 +134,8 @@ def test_what_is_there_is_read_at_any_time(program: Program) -> None:
     assert key == "/"
     assert state == program.get("minutes/hits/states?key=/").json["states"]["/"] != {}
     assert program.get("minutes/hits/states?key=none").json == {"states": {"none": {}}}
+    longest = "k" * MAX_KEY_BYTES
+    assert program.get(f"minutes/hits/states?key={longest}").json == {"states": {longest: {}}}
 
 
 class Sets:
