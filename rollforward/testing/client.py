@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import flask
@@ -15,7 +16,7 @@ from werkzeug.test import TestResponse
 from werkzeug.wrappers import Request
 
 from rollforward.testing.injection import Crash
-from rollforward.testing.world import World, apart
+from rollforward.testing.world import World
 
 _TOKEN_HEADER = "HTTP_X_CSRFTOKEN"
 _CONFLICT = 409
@@ -27,6 +28,25 @@ class WorkerDiedError(ConnectionError):
 
 class VisitorGaveUpError(AssertionError):
     """A request failed again when it was repeated."""
+
+
+class _Parts:
+    """The parts of a response, made as a server has them made: in no context of the test."""
+
+    def __init__(self, context: contextvars.Context, parts: Iterable[Any]) -> None:
+        self._context = context
+        self._parts = parts
+        self._iterator = iter(parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._context.run(next, self._iterator)
+
+    def close(self) -> None:
+        if close := getattr(self._parts, "close", None):
+            self._context.run(close)
 
 
 class AppClient(FlaskClient):
@@ -87,13 +107,16 @@ class AppClient(FlaskClient):
 
     def _send(self, name: str, send: Callable[[], TestResponse]) -> TestResponse | None:
         """Return the response; None: the worker died over the request."""
+        context = contextvars.Context()
         try:
-            response = apart(send)
+            response = context.run(send)
         except Crash:
             self.world.bury()
             self.world.note(f"the worker that handled {name} died")
             return None
         self.world.note(f"{name} answered {response.status_code}")
+        if response.is_streamed:
+            response.response = _Parts(context, response.response)
         return response
 
     def _environ(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:

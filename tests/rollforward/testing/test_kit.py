@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Iterator
 
 import pytest
-from flask import Flask
+from flask import Flask, Response, request, stream_with_context
+from google.cloud.ndb.exceptions import ContextError
 
 import rollforward as rf
 from rollforward.tasks.errors import UnknownQueueError
@@ -248,6 +250,33 @@ def test_the_sweep_and_cron_urls_are_called_as_the_scheduler_does(kit: Rollforwa
 
     assert kit.cron("/cron/nothing") == 404
     assert kit.client.get("/cron/sweep").status_code == 403
+
+
+def test_a_response_in_parts_is_made_as_a_server_has_it_made(services: Services) -> None:
+    """Not in the contexts of the test: with its own request, and with no context of Datastore."""
+    app = Flask("export")
+
+    def lines(read: Callable[[], str]) -> Iterator[str]:
+        yield "seat\n"
+        yield read()
+
+    @app.get("/careless")
+    def careless() -> Response:
+        return Response(lines(lambda: Booking.get_by_id("A1").seat))
+
+    @app.get("/sound")
+    def sound() -> Response:
+        return Response(stream_with_context(lines(lambda: request.args["seat"])))
+
+    kit = Rollforward(rf.serve(app), services)
+    kit.reset()
+    with kit.clients.context():
+        Booking(id="A1", seat="A1").put()
+
+        assert kit.client.get("/sound?seat=A1").text == "seat\nA1"
+        with pytest.raises(ContextError):
+            _ = kit.client.get("/careless").text
+    kit.close()
 
 
 def test_something_that_is_no_app_is_refused(services: Services) -> None:
