@@ -29,6 +29,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 from rollforward.testing import report
 from rollforward.testing.calls import APP, CACHE, SERVICES, RemoteCall
 from rollforward.testing.explorer import Player
@@ -56,6 +58,8 @@ _WITHOUT_EFFECT = (
     *("Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "AllocateIds"),
     *("Rollback", "ListQueues", "cache.get"),
 )
+# `pytest.fail` and `pytest.raises` raise what is no Exception.
+_FAILED = (Exception, pytest.fail.Exception)
 _ONLY = re.compile(r"([\w:-]+)(?: at call (\d+) \(([^)]*)\))?")
 
 
@@ -110,7 +114,7 @@ class _Steps:
     def is_done(self, tag: str) -> bool:
         try:
             self.holds()
-        except Exception as error:
+        except _FAILED as error:
             self.complaint = error
             return False
         self.complaint = None
@@ -222,6 +226,7 @@ class Exploring:
         self._failures: list[report.Failure] = []
         self._plays: Counter[str] = Counter()
         self._missed = 0
+        self._locks = kit.world.services.datastore_kind == "firestore"
 
     def run(
         self,
@@ -240,6 +245,12 @@ class Exploring:
         with _quiet_deaths():
             calls = self._play_without_faults()
             planned = [_parsed(only, calls)] if only else self._planned(calls, faults, services)
+            if not planned and not self._locks:
+                self._kit.reset()
+                raise ExploreError(
+                    f"none of the faults {', '.join(faults)} fits a call of {', '.join(services)}: "
+                    f"the scenario calls {', '.join(map(str, calls))}"
+                )
             for fault in planned if limit is None else _spread(planned, limit):
                 is_late = time_s is not None and time.monotonic() - began_s > time_s
                 if is_late or len(self._failures) >= MAX_FAILURES:
@@ -258,7 +269,7 @@ class Exploring:
     def _play_without_faults(self) -> Sequence[RemoteCall]:
         try:
             calls = self._player.play_fault(None)
-        except Exception as error:
+        except _FAILED as error:
             self._kit.reset()
             words = report.of_error(error)
             raise ExploreError(f"already without any fault the scenario fails: {words}") from error
@@ -286,15 +297,15 @@ class Exploring:
 
     def _is_valid(self, kind: str, call: RemoteCall) -> bool:
         if kind in (OVERLAP, MEANWHILE):
-            locks = self._kit.world.services.datastore_kind == "firestore"
-            return (bool(call.delivery) if kind == OVERLAP else self._has_rival) and not locks
+            has_rival = bool(call.delivery) if kind == OVERLAP else self._has_rival
+            return has_rival and not self._locks
         return kind in (ERROR, CRASH_BEFORE) or call.name not in _WITHOUT_EFFECT
 
     def _play(self, fault: Fault) -> None:
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             self._player.play_fault(fault)
-        except Exception as raised:
+        except _FAILED as raised:
             error = raised
         self._plays[fault.kind.partition(":")[0]] += 1
         fired = self._kit.world.plan.fired or (fault.kind if fault.at is None else "")

@@ -156,7 +156,9 @@ class Rollforward:
 
     def visitor(self) -> AppClient:
         """Return another visitor, with cookies of its own."""
-        return client_of(self.app, self.world)
+        visitor = client_of(self.app, self.world)
+        visitor.is_patient = self.client.is_patient
+        return visitor
 
     def sweep(self) -> None:
         """Run the sweep, as cron does each minute."""

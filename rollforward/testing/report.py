@@ -100,7 +100,8 @@ def of_fault(kind: str, index: int, call: RemoteCall) -> list[str]:
 
 def of_error(error: BaseException) -> str:
     """Return what an assertion said, and where."""
-    words = str(error).strip() if isinstance(error, AssertionError) else repr(error)
+    is_said = isinstance(error, AssertionError) or not isinstance(error, Exception)
+    words = str(error).strip() if is_said else repr(error)
     place, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -175,6 +175,38 @@ def test_what_fails_without_a_fault_is_no_finding(kit: Rollforward) -> None:
 
 
 @one_emulator
+def test_a_visitor_of_the_scenario_sends_again_what_a_fault_has_broken(kit: Rollforward) -> None:
+    """As `client` does: their page was an error, and that of the first visitor was not."""
+
+    def scenario() -> None:
+        assert kit.visitor().post("/careless", data=FORM).status_code == 200
+
+    kit.explore(scenario, lambda: None, faults=["error", "reply-lost"], services=["tasks"])
+
+
+def test_a_check_may_fail_by_pytests_own_functions(kit: Rollforward) -> None:
+    """Until a sweep has come, as by an assertion; and the report has the script."""
+
+    def check() -> None:
+        booking = Booking.get_by_id("A1")
+        if booking is None or not booking.is_confirmed:
+            pytest.fail("A1 is not confirmed")
+
+    kit.explore(lambda: book(kit, "/sound"), check, services=["tasks"])
+    report = report_of(kit, "/forgetful", check, faults=["crash-before"])
+
+    assert "=> A1 is not confirmed" in report
+    assert 'replay: explore(..., only="crash-before at call' in report
+
+
+@one_emulator
+def test_an_exploration_that_would_break_nothing_is_refused(kit: Rollforward) -> None:
+    """It passed, whatever the app does."""
+    report = report_of(kit, "/sound", lambda: None, services=["app"], faults=["error"])
+
+    assert report.startswith("none of the faults error fits a call of app: the scenario calls ")
+
+
 def test_rows_that_stay_are_a_finding_unless_they_are_named(kit: Rollforward) -> None:
     """A dead task waits for an operator, whatever the check looks at."""
 
