@@ -306,7 +306,10 @@ class FaultyService:
     """
 
     def __init__(self, name: str, service: Any, plan: FaultPlan) -> None:
-        self._name, self._service, self._plan = name, service, plan
+        vars(self).update(_name=name, _service=service, _plan=plan)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        setattr(self._service, attribute, value)
 
     def __getattr__(self, attribute: str) -> Any:
         value = getattr(self._service, attribute)

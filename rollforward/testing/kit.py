@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+import grpc
 from flask import Flask
 
 from rollforward.flask.opening import KEY, Opening
@@ -31,6 +32,7 @@ _FULL_VIEW = 2
 _KNOWN_CALLS = (
     *("Commit", "Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Rollback"),
     *("AllocateIds", "CreateTask", "BatchCreateTasks"),
+    *(f"cache.{name}" for name in ("get", "set", "add", "delete", "count", "change")),
 )
 
 
@@ -198,16 +200,30 @@ class Rollforward:
             fault: "error" (no effect), "reply-lost" (effect, and the caller sees an error),
                 "crash-before" or "crash-after" (the worker dies).
             code: The gRPC code of an error or a lost reply.
+
+        Raises:
+            ValueError: nothing would ever fail by this.
         """
         if fault not in KINDS:
             raise ValueError(f"fault must be one of {', '.join(KINDS)}, got {fault!r}")
-        if next not in (*SERVICES, *_KNOWN_CALLS) and "." not in next:
+        if code not in grpc.StatusCode.__members__ or times < 1:
+            raise ValueError(
+                "code must be one of gRPC, such as UNAVAILABLE, and times 1 or more, got "
+                f"{code!r} and {times}"
+            )
+        if next not in (*SERVICES, *_KNOWN_CALLS) and not self._has_method(next):
             raise ValueError(
                 f"next must be one of {', '.join((*SERVICES, *_KNOWN_CALLS))}, or a method of a "
                 f'service of the app, such as "Payments.charge", got {next!r}'
             )
         is_coded = fault in KINDS[:2]
         self.world.plan.break_next(next, f"{fault}:{code}" if is_coded else fault, times)
+
+    def _has_method(self, name: str) -> bool:
+        """Return whether a service of the app has a method, as in "Payments.charge"."""
+        kind, _, method = name.partition(".")
+        services = {one.__name__: service for one, service in self.clients.services.items()}
+        return bool(method) and kind in services and hasattr(services[kind], method)
 
     def explore(
         self,

@@ -180,15 +180,27 @@ def test_a_service_of_the_app_fails_too(kit: Rollforward, till: Till) -> None:
     assert till.charges == [2_000]
 
 
+def test_a_service_of_the_app_can_be_set_up_by_its_clients(kit: Rollforward, till: Till) -> None:
+    """A provider that is set to be out of order is so for its own methods, too."""
+    kit.clients.service(bookings.Payments).charges = [7]  # type: ignore[attr-defined]
+
+    assert till.charges == [7]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"next": "datastor"}, "next must be one of datastore, tasks, cache, app, Commit"),
         ({"next": "tasks", "fault": "after"}, "fault must be one of error, reply-lost, crash-be"),
+        ({"next": "tasks", "code": "AWAY"}, "code must be one of gRPC.* got 'AWAY'"),
+        ({"next": "tasks", "times": 0}, "times 1 or more, got 'UNAVAILABLE' and 0"),
+        ({"next": "Payment.charge"}, "such as \"Payments.charge\", got 'Payment.charge'"),
+        ({"next": "Payments.chrge"}, "got 'Payments.chrge'"),
+        ({"next": "cache.gte"}, "cache.get, .*got 'cache.gte'"),
     ],
 )
 def test_a_wrong_fault_is_refused(kit: Rollforward, wrong: dict[str, str], said: str) -> None:
-    """The text has the right ones."""
+    """The text has the right ones; a fault that never comes would let the test pass."""
     with pytest.raises(ValueError, match=said):
         kit.fail(**wrong)  # type: ignore[arg-type]
 
