@@ -98,8 +98,8 @@ def render(template: str, **context: object) -> Response:
     common: dict[str, Any] = {
         "ROOT": root,
         "now": clients().clock.now().timestamp(),
-        "path": request.path,
-        "here": request.full_path.rstrip("?"),
+        "path": request.script_root + request.path,
+        "here": request.script_root + request.full_path.rstrip("?"),
         "csrf": csrf.token(),
         "project": settings().project,
         "operator": operator,

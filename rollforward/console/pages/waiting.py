@@ -81,7 +81,7 @@ def outbox() -> ResponseReturnValue:
         rows=rows,
         older=with_query("/outbox", cursor=next_cursor) if next_cursor else "",
         is_first=not cursor,
-        first="/outbox",
+        first=with_query("/outbox"),
     )
 
 

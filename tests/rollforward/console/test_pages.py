@@ -69,6 +69,26 @@ def test_every_page_answers_and_says_where_it_is(desk: Desk, role: str) -> None:
         desk.world.sweep()
 
 
+def test_every_address_of_a_page_is_below_the_place_where_the_app_is_mounted(desk: Desk) -> None:
+    """Also those of the menu, which names the page, of Refresh, and of the first page of a list."""
+    created = desk.world.clock.now().replace(tzinfo=None)
+    rows = [RowId(f"c{number:023d}", created, 0, False, "1a2b3c4d") for number in range(30)]
+    with desk.world.context():
+        ndb.put_multi(
+            [OutboxTask(id=row.text, path=PATH, queue="default", body="{}") for row in rows]
+        )
+    cursor = desk.ask(f"{API}/outbox?limit=20").json["next_cursor"]  # type: ignore[index]
+    client, headers = desk.app.test_client(), {"X-Role": "operate"}
+    for path in (*PAGES, f"/outbox?cursor={quote(cursor)}"):
+        answer = client.get(ROOT + path, base_url="http://localhost/shop", headers=headers)
+        addresses = set(re.findall(r'(?:href|src|action)="(/[^"]*)"', answer.text))
+        current = re.findall(r'<a href="([^"]*)"[^>]*aria-current="page"', answer.text)
+
+        assert answer.status_code == 200, path
+        assert {text for text in addresses if not text.startswith(f"/shop{ROOT}/")} == set(), path
+        assert current == [f"/shop{ROOT}/{path.strip('/').partition('?')[0].partition('/')[0]}"]
+
+
 def test_the_overview_without_alerts_claims_no_more_than_it_checks(desk: Desk) -> None:
     """The outbox may have rows, as long as none of them is late."""
     created = desk.world.clock.now().replace(tzinfo=None)
