@@ -93,14 +93,14 @@ def sweep_outbox() -> ResponseReturnValue:
 
 
 def _failing(row: TaskAttempts) -> dict[str, Any]:
-    retry_at = aware_utc(row.retry_at)
+    first, retry_at = aware_utc(row.first), aware_utc(row.retry_at)
     return {
         "path": row.path or "not known",
         "queue": row.queue or "",
         "failures": row.failures,
         "unfinished": len(row.begun),
         "error": row.error or "",
-        "first": row.first.timestamp(),
+        "first": first.timestamp() if first else None,
         "retry_at": retry_at.timestamp() if retry_at else None,
     }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from collections import Counter
+from collections.abc import Iterator
 from html import unescape
 from urllib.parse import quote
 
@@ -219,8 +221,20 @@ def test_an_address_that_cannot_be_understood_is_refused(desk: Desk, path: str) 
     assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
 
 
-def test_what_fails_and_is_retried_is_on_the_page_of_waiting_tasks(desk: Desk) -> None:
-    """With its last error and the next attempt."""
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose zone is not UTC."""
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_what_fails_and_is_retried_is_on_the_page_of_waiting_tasks(
+    desk: Desk, elsewhere: None
+) -> None:
+    """With its last error and its times, in any zone of the machine."""
     with desk.world.context():
         now = desk.world.clock.now().replace(tzinfo=None)
         TaskAttempts(
@@ -232,6 +246,7 @@ def test_what_fails_and_is_retried_is_on_the_page_of_waiting_tasks(desk: Desk) -
 
     assert "/tasks/ship" in text
     assert "KeyError: &#39;a&#39;" in text
+    assert f'data-label="First failed"><time datetime="{now:%Y-%m-%dT%H:%M:%S}' in text
 
 
 def test_the_outbox_is_swept_by_a_press_on_record(desk: Desk) -> None:
