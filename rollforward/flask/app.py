@@ -132,6 +132,7 @@ def open_clients(
     cloud_tasks = open_cloud_tasks(
         emulator=settings.cloud_tasks_emulator, interceptors=task_interceptors
     )
+    relay = BackgroundRelay()
     clients = Clients(
         datastore=open_datastore(
             settings.project,
@@ -143,11 +144,12 @@ def open_clients(
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
         cache=cache,
         meter=meter,
-        relay=BackgroundRelay(),
+        relay=relay,
         processes=processes or NoProcesses(),
         services=services,
         task_paths=registry.tasks if registry is not None else None,
     )
+    clients.process_state.on_last_request("outbox", relay.finish)
     # gunicorn ends a worker by SIGTERM, and Python by this.
     atexit.register(clients.process_state.shutdown)
     return clients
@@ -218,13 +220,13 @@ def configure(
         errors.register(app, error_page)
     elif app.config["SECRET_KEY"] is None:
         app.config["SECRET_KEY"] = settings.secret_keys[0]
-    app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
+    wiring = app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     if settings.reports_folder:
         costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
     spans.register(app)
     security.register(app, settings, guards_pages=guards_pages)
     if KEY not in app.extensions:  # Otherwise its opening does this.
-        app.wsgi_app = in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
+        app.wsgi_app = in_context(wiring, app.wsgi_app)  # type: ignore[method-assign]
 
 
 def _configure_pages(app: Flask, settings: Settings) -> None:
@@ -253,7 +255,8 @@ def start(settings: Settings, clients: Clients, registry: Registry) -> None:
         _check_queues(clients, registry)
     else:  # Visitors do not wait for it.
         threading.Thread(target=_log_unknown_queues, args=(clients, registry), daemon=True).start()
-    recovery.start(clients, registry)
+    if settings.cpu_always_allocated:  # Otherwise it may stop amid a transaction, with its locks.
+        recovery.start(clients, registry)
 
 
 def _log_formatter(settings: Settings) -> CloudLogFormatter:

@@ -8,6 +8,7 @@ from typing import Any
 from flask import Blueprint, Flask, current_app, has_app_context, request
 
 from rollforward.flask.oidc import TokenVerifier
+from rollforward.flask.requests_in_progress import RequestsInProgress
 from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
@@ -39,12 +40,15 @@ class Wiring:
     verifier: TokenVerifier = field(init=False)
     task_metrics: TaskMetrics = field(init=False)
     gauge_export: GaugeExport = field(default_factory=GaugeExport, init=False)
+    requests_in_progress: RequestsInProgress = field(init=False)
 
     def __post_init__(self) -> None:
         verifier = TokenVerifier(self.settings.certs_url, self.settings.issuers)
         object.__setattr__(self, "verifier", verifier)
         task_metrics = TaskMetrics(self.settings.processes_folder)
         object.__setattr__(self, "task_metrics", task_metrics)
+        in_progress = RequestsInProgress(self.clients.process_state)
+        object.__setattr__(self, "requests_in_progress", in_progress)
 
 
 def _is_open() -> bool:

@@ -82,7 +82,7 @@ class Opening:
 
     def _open_and_respond(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         wiring = self.open()
-        return in_context(wiring.clients, self._wsgi_app)(environ, start_response)
+        return in_context(wiring, self._wsgi_app)(environ, start_response)
 
 
 def open_app(app: Flask) -> Wiring:
@@ -95,8 +95,12 @@ def open_app(app: Flask) -> Wiring:
     return opening.open()
 
 
-def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
-    """Run each request in an ndb context and a span of its own, in the trace of its headers."""
+def in_context(wiring: Wiring, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
+    """Run each request in an ndb context and a span of its own, in the trace of its headers.
+
+    Where the processor may go with the last request in progress, it waits for background work.
+    """
+    clients = wiring.clients
 
     def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         try:
@@ -108,4 +112,12 @@ def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]
                 error.add_note(ONE_CONTEXT)
             raise
 
-    return spans.in_span(with_context)
+    respond = spans.in_span(with_context)
+    if wiring.settings.cpu_always_allocated:
+        return respond
+
+    def with_background_work(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with wiring.requests_in_progress.one():
+            return respond(environ, start_response)
+
+    return with_background_work

@@ -68,6 +68,8 @@ class Settings:
     cloud_profile: str = ""  # The file whose latencies a local app takes on.
     metrics_accounts: tuple[str, ...] = ()  # Who may read /metrics and control runs by a token.
     metrics_audience: str = ""  # Of their tokens.
+    # Whether threads run on between requests; on Cloud Run its billing decides.
+    cpu_always_allocated: bool = True
     live_streams: int = 0  # How many streams of live updates a process holds open.
 
     @property
@@ -118,6 +120,9 @@ class Settings:
             "reports_folder": env.get("REPORTS_FOLDER", ""),
             "cloud_profile": env.get("CLOUD_PROFILE", ""),
             **_metrics_readers(env),
+            "cpu_always_allocated": _switch(
+                env, "CPU_ALWAYS_ALLOCATED", default=platform != CLOUD_RUN
+            ),
             "live_streams": _live_streams(env, platform),
         }
 
@@ -259,6 +264,13 @@ def _live_streams(env: Mapping[str, str], platform: str) -> int:
             f"got {streams}: the others answer all other requests"
         )
     return streams
+
+
+def _switch(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = env.get(name) or str(int(default))
+    if text not in ("0", "1"):
+        raise BadSettingsError(f"{name} must be 1 or 0, got {text[:20]!r}")
+    return text == "1"
 
 
 def _count(env: Mapping[str, str], name: str, default: int, *, at_most: int) -> int:

@@ -2,6 +2,9 @@
 
 It starts with the first item to store and ends when the buffer is empty: an idle process has none.
 
+If a process has a processor during requests alone, the last request in progress flushes, too
+(rollforward/flask/requests_in_progress.py).
+
 Lost on failure: the unflushed items of a killed process. A failed flush is retried after the next
 period, and a process that receives SIGTERM flushes once more.
 """
@@ -49,6 +52,7 @@ class PeriodicFlusher:
         self._is_awake = False
         self._has_ended = threading.Event()
         clients.process_state.on_shutdown(owner, self._end)
+        clients.process_state.on_last_request(owner, self._flush_now)
 
     def wake(self) -> None:
         """Schedule a flush within a period; call it after adding to the buffer."""
@@ -66,17 +70,21 @@ class PeriodicFlusher:
         while True:
             if self._has_ended.wait(self._period_s):
                 time.sleep(LAST_PERIOD_S)
-            try:
-                with self._clients.context():
-                    self.flush()
-            except rpc_errors.GoogleAPICallError as error:
-                log.warning("%s: a flush failed and is retried: %s", self._owner, error)
-            except Exception:
-                log.exception("%s: a flush failed and is retried", self._owner)
+            self._flush_now()
             with self._lock:
                 if self._buffer.is_empty():
                     self._is_awake = False
                     return
+
+    def _flush_now(self) -> None:
+        try:
+            if not self._buffer.is_empty():
+                with self._clients.context():
+                    self.flush()
+        except rpc_errors.GoogleAPICallError as error:
+            log.warning("%s: a flush failed and is retried: %s", self._owner, error)
+        except Exception:
+            log.exception("%s: a flush failed and is retried", self._owner)
 
     def _end(self) -> None:
         self._has_ended.set()

@@ -329,6 +329,33 @@ def test_a_password_does_not_travel_in_the_clear(platform: str, switch: str, nam
     assert DemoSettings.from_environment({**env, "SMTP_STARTTLS": "1"}).smtp_starttls
 
 
+@pytest.mark.parametrize(
+    ("platform", "given", "is_allocated"),
+    [
+        (LOCAL, "", True),
+        (LOCAL, "0", False),
+        (APP_ENGINE, "", True),
+        (APP_ENGINE, "0", False),
+        (CLOUD_RUN, "", False),
+        (CLOUD_RUN, "1", True),
+    ],
+)
+def test_cloud_run_takes_the_processor_between_requests_unless_told_otherwise(
+    platform: str, given: str, is_allocated: bool
+) -> None:
+    """Its default is request-based billing, and no variable of its own says which it is."""
+    env = {**WHOLE[platform], "CPU_ALWAYS_ALLOCATED": given}
+
+    assert DemoSettings.from_environment(env).cpu_always_allocated is is_allocated
+
+
+@pytest.mark.parametrize("switch", ["true", "yes", "2", " 1"])
+def test_a_processor_is_allocated_always_or_not(switch: str) -> None:
+    """A value that looks like on and would be off fails at the start."""
+    with pytest.raises(BadSettingsError, match="CPU_ALWAYS_ALLOCATED must be 1 or 0"):
+        DemoSettings.from_environment({**ON_CLOUD_RUN, "CPU_ALWAYS_ALLOCATED": switch})
+
+
 @pytest.mark.parametrize("switch", ["true", "yes", "on", "01", "1 ", "2", "-1", "false"])
 @pytest.mark.parametrize("platform", WHOLE)
 def test_a_switch_is_on_or_off(platform: str, switch: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ class ProcessState:
         self._lock = threading.Lock()
         self._objects: dict[str, Any] = {}
         self._last_acts: dict[str, Callable[[], None]] = {}
+        self._finishing_acts: dict[str, Callable[[], None]] = {}
 
     def get_or_create(self, owner: str, make: Callable[[], T]) -> T:
         """Return the object of an owner; make it if there is none."""
@@ -40,12 +41,28 @@ class ProcessState:
 
     def shutdown(self) -> None:
         """Run the acts before the process ends. A killed process runs none."""
-        for owner, act in list(self._last_acts.items()):
-            try:
-                act()
-            except Exception:
-                log.exception("%s could not end well", owner)
+        _run_all(self._last_acts, "could not end well")
+
+    def on_last_request(self, owner: str, act: Callable[[], None]) -> None:
+        """Register an act that finishes an owner's background work, one for each owner."""
+        self._finishing_acts[owner] = act
+
+    def finish_background_work(self) -> None:
+        """Run these acts, before a process that has no request in progress loses its processor.
+
+        The last one comes first: it may leave work to one that was there before it.
+        """
+        acts = dict(reversed(self._finishing_acts.items()))
+        _run_all(acts, "has not finished its background work")
 
     def clear(self) -> None:
         """Forget everything, as a restart does."""
-        self._objects, self._last_acts = {}, {}
+        self._objects, self._last_acts, self._finishing_acts = {}, {}, {}
+
+
+def _run_all(acts: Mapping[str, Callable[[], None]], complaint: str) -> None:
+    for owner, act in list(acts.items()):
+        try:
+            act()
+        except Exception:
+            log.exception("%s %s", owner, complaint)
