@@ -234,7 +234,8 @@ class Windowed(Computation):
         if window is None:
             return
         if timer.tag.startswith(_EARLY):
-            del window["early"]
+            if window.get("early") == timer.at_ms:  # Else a dead letter is replayed.
+                del window["early"]
             if ctx.watermark < window["due"]:
                 self.write(ctx, window, "early", _stamp_of(ctx, window, timer.at_ms))
             return
@@ -353,7 +354,9 @@ class Windowed(Computation):
 
     def _set_early(self, ctx: Context, tag: str, window: dict[str, Any], early: int) -> None:
         at = (max(ctx.timestamp_ms, ctx.watermark) // early + 1) * early
-        if at < min(window["due"], window.get("early", at + 1)):
+        # A timer that became a dead letter is gone.
+        pending = window.get("early", at + 1) if ctx.has_timer(_EARLY + tag) else at + 1
+        if at < min(window["due"], pending):
             window["early"] = at
             ctx.set_timer(_EARLY + tag, at)
 

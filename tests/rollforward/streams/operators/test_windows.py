@@ -96,6 +96,25 @@ def test_a_late_record_counts_in_the_windows_that_are_open_and_is_dropped_only_a
     assert results(test) == [("on-time", 10, 20, 2)]
 
 
+def test_an_early_pane_that_fails_ends_no_others_of_its_window() -> None:
+    """Its timer is a dead letter, and the next record sets another one."""
+
+    def result(total: int) -> int:
+        if total == 1:
+            raise ValueError("one is not enough")
+        return total
+
+    combine = Combine(lambda: 0, lambda total, record: total + 1, lambda a, b: a + b, result)
+    test = windowed(Tumbling(timedelta(seconds=60)), early=SECONDS_10, combine=combine)
+    push(test, 1)
+    test.advance_watermark(10 * SECOND)
+    push(test, 12)
+    test.advance_watermark(20 * SECOND)
+
+    assert len(test.dead) == 1
+    assert results(test) == [("early", 0, 60, 2)]
+
+
 def test_early_results_come_while_the_watermark_moves_and_only_if_something_has_changed() -> None:
     test = windowed(Tumbling(timedelta(seconds=60)), early=SECONDS_10)
     push(test, 5, 31)
