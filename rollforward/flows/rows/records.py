@@ -18,7 +18,8 @@ class StepRecord:
     """One step of a flow.
 
     Attributes:
-        attempts: How often it has failed since its flow was last retried.
+        attempts: How often it has failed, or its worker died over it, since its flow was last
+            retried.
         doubts: How often it is unknown whether it took effect: its worker died over it.
         began, ended: When, in seconds since 1970.
         until: When its pause, its wait or its sleep ends, in seconds since 1970.
@@ -67,6 +68,12 @@ class StepRecord:
     def ends(self, state: State, at_s: float, **fields: Any) -> StepRecord:
         """Return the record of the step as it has ended."""
         return replace(self, state=state, ended=at_s, until=0.0, is_called=False, **fields)
+
+    def called(self) -> StepRecord:
+        """Return the record of the step as its call begins."""
+        died = int(self.is_called)
+        attempts, doubts = self.attempts + died, self.doubts + died
+        return replace(self, is_called=True, attempts=attempts, doubts=doubts)
 
     def reopened(self) -> StepRecord:
         """Return the record of the step as it is tried again, at once."""

@@ -104,15 +104,14 @@ def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepReco
             _check_pause(attempt, begun)
         if not call.is_undo:  # The room beyond is theirs.
             row.check_capacity()
-        claimed = begun or record
-        claimed = replace(claimed, is_called=True, doubts=claimed.doubts + claimed.is_called)
+        claimed = (begun or record).called()
         row.note(call.name, claimed)
         return claimed
 
     claimed = attempt.lease(note)
     if claimed.doubts > record.doubts:
         log.warning("%s: the step %s may have taken effect before", attempt.run_id, call.name)
-        if call.policy.is_over(claimed.attempts + claimed.doubts, attempt.clients.clock.now()):
+        if call.policy.is_over(claimed.attempts, attempt.clients.clock.now()):
             error = f"its worker died over it {claimed.doubts} times"
             return _ended(attempt, call, claimed.ends(FAILED, attempt.now_s(), error=error))
     return claimed

@@ -90,6 +90,23 @@ def test_a_call_whose_worker_dies_each_time_is_given_up(world: World) -> None:
 
 
 @one_emulator
+def test_a_call_that_was_retried_is_given_up_after_as_many_deaths_again(world: World) -> None:
+    """W5: deaths before the retry do not count, as failures do not; all are in doubt."""
+    deaths = [5]
+
+    def kill() -> None:
+        if deaths[0]:
+            deaths[0] -= 1
+            world.plan.break_next("Commit", CRASH_BEFORE, 1)
+
+    state = start(world, lambda step: step.outside("call", kill))
+    assert (state.state, state.steps["call"].doubts) == ("failed", 3)
+    probe.retry(world.clients, ID)
+    state = go_on(world)
+    assert (state.state, state.steps["call"].doubts) == ("succeeded", 5)
+
+
+@one_emulator
 def test_a_call_that_failed_in_doubt_is_taken_for_undone_by_nobody(world: World) -> None:
     """W15: a cancelled flow waits for a person, who cancels it once more to leave the call."""
 

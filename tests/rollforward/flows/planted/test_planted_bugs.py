@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.flows import changes, sweep, wakes
 from rollforward.flows.errors import FlowRefusedError, LeasedError, Suspended, UnknownFlowError
-from rollforward.flows.rows import entities, events, pending, values
+from rollforward.flows.rows import entities, events, pending, records, values
 from rollforward.flows.steps import attempt, calls, delivery, names, policy, steps, undoing, waits
 from tests.infra.mutation.lines import Bug
 from tests.infra.runs.sampling import one_emulator
@@ -254,11 +254,11 @@ STEPS = (
         moments.test_a_step_that_pauses_is_not_called_by_a_delivery_for_nothing,
     ),
     Bug(
-        *(calls, "_claim", "claimed.doubts + claimed.is_called", "claimed.doubts"),
+        *(records.StepRecord, "called", "self.doubts + died", "self.doubts"),
         stepping.test_a_call_that_lost_its_result_is_made_again_and_counted,
     ),
     Bug(
-        *(calls, "_claim", "claimed.attempts + claimed.doubts", "claimed.attempts"),
+        *(records.StepRecord, "called", "self.attempts + died", "self.attempts"),
         failing.test_a_call_whose_worker_dies_each_time_is_given_up,
     ),
     Bug(
