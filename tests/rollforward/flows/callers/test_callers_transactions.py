@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.rollforward.flows.probe import (
     run,
     settle,
 )
+from tests.rollforward.flows.shop import order
 from tests.rollforward.tasks.reminders import one_emulator
 
 pytestmark = pytest.mark.fast
@@ -148,6 +150,14 @@ def test_changes_of_one_transaction_follow_each_other(world: World) -> None:
 
     in_transaction(end)
     assert probe.state(ID) == state
+
+
+@one_emulator
+def test_a_start_with_other_arguments_in_one_transaction_starts_nothing(world: World) -> None:
+    """W7: its arguments are dropped, and it says so; one with the same has started the flow."""
+    items = ["book", "book", "lamp"]
+    starts = [partial(order.start, world.clients, ID, item) for item in items]
+    assert in_transaction(*starts) == [True, True, False]
 
 
 @one_emulator
