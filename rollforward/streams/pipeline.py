@@ -33,7 +33,12 @@ from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.errors import BackpressureError, BadRecordError, MissingCodeError
 from rollforward.streams.model.json_text import decoded
-from rollforward.streams.model.records import FOREVER, check_time, inbound_value
+from rollforward.streams.model.records import (
+    FOREVER,
+    check_time,
+    check_watermark,
+    inbound_value,
+)
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.model.sources import PullSource, PushSource
 from rollforward.streams.pushes import (
@@ -102,8 +107,8 @@ class Pipeline(Declaration):
             raise BadRecordError(
                 f"a push must have at most {MAX_PUSHED_BYTES} bytes of values, got {size}"
             )
-        if watermark is not None and not 0 <= watermark <= FOREVER:
-            raise BadRecordError(f"watermark must be a time, or FOREVER, got {watermark}")
+        if watermark is not None:
+            check_watermark(watermark)
         request = IngestRequest(stream, process, incoming, watermark)
         result = ingest_push(clients, self, request)
         return Accepted(result.records, result.late, result.watermark)

@@ -22,6 +22,7 @@ from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
+from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.pushes import check_pushed
 from rollforward.tasks import BadArgumentsError, Task, task
 from rollforward.tasks.errors import UnknownQueueError, UnknownTaskError
@@ -389,3 +390,11 @@ def test_a_call_that_no_rollback_undoes_is_refused_in_a_transaction(
 
     with world.context():
         assert LETTERS.lease(world.clients) == []
+
+
+@one_emulator
+@pytest.mark.parametrize("watermark", [1_790_000_000_000_000, 1.79e12, float("nan"), -1])
+def test_a_push_with_a_watermark_that_is_no_time_is_refused(world: World, watermark: Any) -> None:
+    """One in microseconds would end its source; a fraction would stop the pipeline."""
+    with world.context(), pytest.raises(BadRecordError, match="whole milliseconds since 1970"):
+        RINGS.push(world.clients, "rings", [], watermark=watermark)

@@ -82,6 +82,19 @@ def check_time(at: Any) -> int:
     return at
 
 
+def check_watermark(at: Any) -> int:
+    """Return a watermark of a source, checked: a time, or FOREVER.
+
+    Raises:
+        BadRecordError: it is neither, such as microseconds, which would end the stream.
+    """
+    if type(at) is not int or not 0 <= at <= FOREVER:
+        raise BadRecordError(
+            f"a watermark must be whole milliseconds since 1970, or FOREVER, got {at!r:.100}"
+        )
+    return at
+
+
 def check_tag(tag: Any) -> str:
     """Return the tag of a timer, checked.
 

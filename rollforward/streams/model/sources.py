@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.model.codecs import ValueCodec
+from rollforward.streams.model.records import check_watermark
 
 MAX_PROCESSES = 100
 IDLE = timedelta(seconds=60)
@@ -92,12 +93,19 @@ class Pulled:
         watermark: Records before this time are no longer expected. None: the watermark follows the
             latest record, at the source's `disorder`.
         is_over: The stream has ended.
+
+    Raises:
+        BadRecordError: the watermark is no time in whole milliseconds.
     """
 
     records: Sequence[tuple[Any, int] | UnreadableItem]
     position: Any
     watermark: int | None = None
     is_over: bool = False
+
+    def __post_init__(self) -> None:
+        if self.watermark is not None:
+            check_watermark(max(self.watermark, 0))
 
 
 # Reads records from a position on.

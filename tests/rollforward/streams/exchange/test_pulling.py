@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.exchange.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
+from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.storage.remote_calls import Commit, Fetch, StoredRow
 from rollforward.streams.storage.schema import SourceRow
 from tests.rollforward.streams.simulator.driver import Desk
@@ -92,6 +94,25 @@ def test_a_source_that_has_more_has_twice_as_many_reads_in_its_next_commit() -> 
     assert max(lines.limits) == MAX_PULLED
     lines.count += 250
     assert commits(desk) == [READ, 150], "who comes later begins with one read again"
+
+
+@pytest.mark.parametrize("watermark", [1_790_000_000_000_000, 1.79e12, float("nan")])
+def test_a_reader_whose_watermark_is_no_time_ends_no_stream(watermark: Any) -> None:
+    """A watermark in microseconds is beyond FOREVER: the source waits for another reader."""
+    lines, watermarks = Lines(250), [watermark]
+
+    def read(clients: Any, position: int | None, limit: int) -> Pulled:
+        pulled = lines.read(clients, position, limit)
+        return replace(pulled, watermark=watermarks[0])
+
+    desk = Desk(Pipeline("pulled", Counted, sources=[PullSource("lines", read)]))
+    with pytest.raises(BadRecordError, match="whole milliseconds"):
+        desk.do(pull(desk.environment, "lines"))
+    watermarks[0] = 7
+    assert not desk.do(pull(desk.environment, "lines"))
+    desk.run()
+    assert desk.state("counted", "k") == {"seen": 250}
+    assert source_row(desk).watermark == 7
 
 
 def test_reads_of_other_sizes_never_exceed_what_a_commit_lets_in() -> None:
