@@ -170,6 +170,22 @@ class Registry:
         for name, pattern in self.patterns.items():
             yield from pattern.gauges(clients, self._parts[name])
 
+    def read_gauges(self, clients: Clients) -> tuple[Sequence[Gauge], Sequence[str]]:
+        """Return the gauges that can be read, and the patterns whose gauges cannot.
+
+        A service that is away is asked once.
+        """
+        gauges: dict[str, Sequence[Gauge]] = {}
+
+        def read(name: str) -> None:
+            gauges[name] = list(self.patterns[name].gauges(clients, self._parts[name]))
+
+        names = self.patterns
+        reads = ((f"the gauges of {name} cannot be read", partial(read, name)) for name in names)
+        run_all(reads, max_unavailable=1)
+        unread = [name for name in names if name not in gauges]
+        return [gauge for some in gauges.values() for gauge in some], unread
+
     def runs(self, clients: Clients, query: RunQuery) -> RunList:
         """Return the runs of all patterns, or of one, the newest first."""
         lists = [

@@ -47,8 +47,8 @@ ALERT_ABOVE: Mapping[str, float] = {
 def lag() -> ResponseReturnValue:
     """Show the gauges of all patterns, and the cost of this process."""
     cost = clients().meter.total()
-    gauges = list(registry().gauges(clients()))
-    return render("lag.html", gauges=gauges, alerts=ALERT_ABOVE, cost=asdict(cost))
+    gauges, unread = registry().read_gauges(clients())
+    return render("lag.html", gauges=gauges, unread=unread, alerts=ALERT_ABOVE, cost=asdict(cost))
 
 
 @page

@@ -8,14 +8,11 @@ with a token, on every platform.
 
 from __future__ import annotations
 
-from functools import partial
-
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
 from rollforward.flask.context import clients, registry, wiring
 from rollforward.flask.guards.auth import operators_only
-from rollforward.runtime.run_all import run_all
 from rollforward.tasks.pattern import Gauge, exposition
 
 bp = Blueprint("rollforward_metrics", __name__)
@@ -28,19 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 @operators_only
 def metrics() -> ResponseReturnValue:
     """Return how much waits, in every pattern, and how deliveries went."""
-    text = exposition(_gauges())
+    gauges, unread = registry().read_gauges(clients())
+    text = exposition([*gauges, Gauge("patterns_unread", UNREAD, len(unread))])
     text += "".join(f"{line}\n" for line in wiring().task_metrics.lines())
     return Response(text, content_type=CONTENT_TYPE)
-
-
-def _gauges() -> list[Gauge]:
-    """Read the gauges of each pattern; a service that is away is asked once."""
-    gauges: list[Gauge] = []
-    patterns = registry().patterns
-
-    def read(name: str) -> None:
-        gauges.extend(list(patterns[name].gauges(clients(), registry().parts(name))))
-
-    reads = ((f"the gauges of {name} cannot be read", partial(read, name)) for name in patterns)
-    unread = len(patterns) - len(run_all(reads, max_unavailable=1).returned)
-    return [*gauges, Gauge("patterns_unread", UNREAD, unread)]

@@ -370,6 +370,20 @@ def test_the_lag_page_marks_what_an_alert_would_name(desk: Desk) -> None:
     assert "above 0" in marked
 
 
+def test_the_lag_page_names_the_patterns_that_cannot_be_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad row of one pattern hides the gauges of no other, as in /metrics."""
+    outbox = desk.world.registry.patterns["outbox"]
+    monkeypatch.setattr(outbox, "gauges", lambda clients, parts: [][0])
+
+    text = Browser(desk).read("/lag")
+
+    assert "Not read: outbox<" in text
+    assert "dead_tasks_open" in text
+    assert "outbox_waiting" not in text
+
+
 def test_all_pages_that_are_open_ask_cloud_tasks_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
