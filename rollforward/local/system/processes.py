@@ -208,17 +208,20 @@ class GuardedProcess:
                 line = raw.decode("utf-8", "replace").rstrip()
                 self.last_lines.append(line)
                 if log is not None:
-                    log.write(line + "\n")
-                    log.flush()
+                    with contextlib.suppress(OSError):  # A full disk must not end the command.
+                        log.write(f"{line}\n".encode())
                 if self.on_line is not None:
                     self.on_line(line)
             guard.wait()  # It may have closed its output early; its input would end it.
 
-    def _open_log(self) -> contextlib.AbstractContextManager[IO[str] | None]:
-        """Open the log for appending; a log that grew large starts again."""
+    def _open_log(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+        """Open the log for appending, if that can be; a log that grew large starts again."""
         if self.log_dir is None:
             return contextlib.nullcontext()
-        self.log_dir.mkdir(parents=True, exist_ok=True)
         path = self.log_dir / f"{self.name}.log"
-        grown = path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES
-        return path.open("w" if grown else "a", encoding="utf-8")
+        try:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            grown = path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES
+            return path.open("wb" if grown else "ab", buffering=0)
+        except OSError:
+            return contextlib.nullcontext()

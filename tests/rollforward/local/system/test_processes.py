@@ -145,6 +145,24 @@ def test_output_is_kept_in_a_log_file(tmp_path):
     assert (tmp_path / "logs" / "chatty.log").read_text() == "日本語\n"
 
 
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_log_that_cannot_be_written_ends_no_command(tmp_path, lines, is_full):
+    """As on a full disk, or in a folder of somebody else: Datastore would end unsaved."""
+    logs = tmp_path / "logs"
+    if is_full:
+        logs.mkdir()
+        (logs / "chatty.log").symlink_to("/dev/full")
+    else:
+        logs.touch()
+    process = GuardedProcess(
+        "chatty", ["sh", "-c", "echo one; echo two"], log_dir=logs, on_line=lines.append
+    )
+    process.start()
+
+    assert process.wait(30)
+    assert (lines, process.exit_code) == (["one", "two"], 0)
+
+
 def test_a_process_that_computes_is_not_idle():
     """It is when it sleeps; while it computes, waiting for that ends after the given time."""
     code = "import sys, time\nsys.stdin.readline()\nprint(flush=True)\ntime.sleep(600)"
