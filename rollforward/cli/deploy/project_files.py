@@ -150,7 +150,7 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     yaml = yaml_module()
     try:
         content = yaml.safe_load(_text(path))
-    except yaml.YAMLError as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise BadFileError(f"{path.name} cannot be read: {error}") from error
     if content is not None and not isinstance(content, dict):
         raise BadFileError(f"{path.name} must hold a mapping.")

@@ -8,6 +8,7 @@ saved.
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ _HEALTHY_S = 30.0  # an app that lived so long starts over with the shortest pau
 _CODE = {".py", ".html", ".txt", ".xml"}
 # Folders of this repository whose files are no part of a running app, and large ones.
 _UNWATCHED = {"benchmarks", "docs", "node_modules", "tests"}
+
+log = logging.getLogger(__name__)
 
 
 class AppKeeper:
@@ -84,7 +87,10 @@ class AppKeeper:
             if self.app.root in folders:
                 self._watched -= {path for path in paths if not path.exists()}
                 self._watch(path for path in paths if _is_code_folder_of(self.app.root, path))
-            self._changed(paths)
+            try:
+                self._changed(paths)
+            except Exception:  # It must not end the watching.
+                log.exception("Saved files were not loaded")
 
     def _changed(self, paths: set[Path]) -> None:
         for path in paths:

@@ -38,7 +38,7 @@ def read(path: Path) -> list[DispatchRule]:
 
     try:
         content = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise DispatchYamlError(f"{path}: {error}") from error
     if content is not None and not isinstance(content, dict):
         raise DispatchYamlError(f"{path}: must be a mapping")

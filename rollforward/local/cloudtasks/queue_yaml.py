@@ -80,12 +80,12 @@ def read(path: str | Path, place: Place) -> QueueYaml:
 
     try:
         raw = Path(path).read_bytes()
-        content = yaml.safe_load(raw)
-    except (OSError, yaml.YAMLError) as error:
+        top = _Fields(str(path), yaml.safe_load(raw) or {}, _TOP_FIELDS)
+        entries = top.take("queue", _is_list, "a list of queues", [])
+        queues = [_queue(str(path), index, entry, place) for index, entry in enumerate(entries)]
+    # A ValueError is of a date that does not exist, or of a number that no queue can hold.
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
         raise QueueYamlError(f"{path}: {error}") from error
-    top = _Fields(str(path), content or {}, _TOP_FIELDS)
-    entries = top.take("queue", _is_list, "a list of queues", [])
-    queues = [_queue(str(path), index, entry, place) for index, entry in enumerate(entries)]
     modes = zip(queues, entries, strict=True)
     _check_unique(str(path), queues)
     return QueueYaml(

@@ -264,7 +264,7 @@ def read_jobs(path: Path, now: datetime) -> list[Job]:
     """
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # Latin-1, or the 31st of a short month.
         raise BadCronFileError(f"{path.name} cannot be read: {error}") from error
     entries = (loaded or {}).get("cron") if isinstance(loaded or {}, dict) else None
     if entries is None and not loaded:

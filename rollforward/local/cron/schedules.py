@@ -36,7 +36,7 @@ _ORDINALS = {
 }
 _UNITS_S = {"hours": 3600, "hour": 3600, "minutes": 60, "minute": 60, "mins": 60, "min": 60}
 _INTERVAL = re.compile(
-    r"every (?P<count>\d+) (?P<unit>[a-z]+)"
+    r"every (?P<count>\d{1,6}) (?P<unit>[a-z]+)"
     r"(?: (?:from (?P<start>\S+) to (?P<end>\S+)|(?P<synchronized>synchronized)))?"
 )
 _CALENDAR = re.compile(

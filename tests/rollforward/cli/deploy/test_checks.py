@@ -209,7 +209,9 @@ def test_an_index_is_needed_by_an_app_that_uses_its_pattern(tmp_path: Path) -> N
     assert check(NEEDS, ProjectFiles(tmp_path)) == []
 
 
-@pytest.mark.parametrize("text", ["indexes: 5", "[1]", "indexes: [5]", "indexes:\n- kind: x", "{"])
+@pytest.mark.parametrize(
+    "text", ["indexes: 5", "[1]", "[5]", "indexes:\n- kind: x", "{", "a: 2026-11-31"]
+)
 def test_an_index_file_that_cannot_be_read_is_a_finding(tmp_path: Path, text: str) -> None:
     write_project(tmp_path)
     (tmp_path / "index.yaml").write_text(text)

@@ -3,9 +3,11 @@
 import asyncio
 import html
 import os
+import sqlite3
 
 import psutil
 import pytest
+import watchfiles
 
 from rollforward.local.app.keeper import AppKeeper
 from rollforward.local.app.load_reports import LoadReports
@@ -355,6 +357,26 @@ def test_a_queue_yaml_that_was_applied_loads_the_app_again_once(
     assert counted.reloads == reloads
     assert seen == ([0] if "queue.yaml" in saved else [])
     assert len(reports) == reloads
+
+
+def test_an_error_of_one_save_does_not_end_the_watching(tmp_path, monkeypatch, reports):
+    """As when the disk is full while queue.yaml is applied: nothing was loaded any more."""
+
+    def fail():
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def saves(*folders, **options):
+        for name in ("queue.yaml", "shop.py"):
+            yield {(1, str(tmp_path / name))}
+
+    monkeypatch.setattr(watchfiles, "awatch", saves)
+    counted = CountedApp(tmp_path)
+    keeper = AppKeeper(counted, reports.append, reload=True)
+    keeper.on_file[tmp_path / "queue.yaml"] = fail
+
+    asyncio.run(keeper._follow({tmp_path}, recursive=False))
+
+    assert counted.reloads == 1
 
 
 @pytest.mark.parametrize("last_line", [LOADED, LAST_LINE])

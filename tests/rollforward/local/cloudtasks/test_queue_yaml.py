@@ -160,12 +160,16 @@ def test_errors_name_file_queue_and_field(tmp_path, fields, named):
         "queue: [",
         "nonsense: 1",
         "queue:\n- text",
+        "# t\xe4glich",
+        "queue: 2026-11-31",
+        "queue:\n- name: a\n  rate: 5/s\n  retry_parameters: {task_retry_limit: 9999999999}",
+        "queue:\n- name: a\n  rate: 5/s\n  retry_parameters: {max_backoff_seconds: .inf}",
     ],
 )
 def test_file_that_cannot_be_used(tmp_path, text):
     """A file of another form is refused, and named."""
     path = tmp_path / "queue.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
 
     with pytest.raises(QueueYamlError, match=r"queue\.yaml"):
         queue_yaml.read(path, PLACE)

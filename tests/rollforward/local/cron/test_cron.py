@@ -23,7 +23,7 @@ class MovableClock:
 
 def write(folder, text):
     path = folder / "cron.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     return path
 
 
@@ -186,6 +186,8 @@ def test_a_changed_file_keeps_the_state_of_jobs_that_stay(tmp_path, clock, cron_
         ("cron:\n- url: x\n  schedule: every 1 mins", "from /"),
         ("cron:\n- url: /x\n  schedule: every 1 mins\n  timezone: Mars/Base", "timezone"),
         ("cron: [", "cannot be read"),
+        ("# t\xe4glich\n", "cannot be read"),
+        ("cron:\n- url: /x\n  schedule: 2026-11-31", "cannot be read: day is out of range"),
     ],
 )
 def test_a_bad_cron_file_is_refused_with_a_reason(tmp_path, text, complaint):

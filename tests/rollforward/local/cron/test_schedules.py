@@ -64,6 +64,7 @@ def test_next_runs_follow_the_grammar(text, runs):
         ("every day", "say which days"),
         ("every 1 day", "count hours or minutes"),
         ("every 0 minutes", "1 or more"),
+        ("every 99999999999999 hours", "not understood"),
         ("every 5 minutes from 10:00", "."),
         ("every 7 hours synchronized", "part of 24 hours"),
         ("every day 24:00", "no time of day"),

@@ -90,6 +90,7 @@ def test_a_file_without_rules(text: str, tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("- a", "must be a mapping"),
+        ("dispatch: 2026-11-31", "day is out of range"),
         ("dispatch: 1", "must be a list of rules"),
         ("dispatch: [1]", "rule 1: must be a mapping"),
         ('dispatch: [{url: "*/a", service: a, host: b}]', "host: is not a field"),
