@@ -64,6 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `rollforward tasks | head`: nobody reads the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A folder that is read-only, a full disk: what to do is in the name.
+        print(f"rollforward {command.name}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

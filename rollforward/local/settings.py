@@ -160,7 +160,8 @@ def console_url(env: Mapping[str, str], root: Path | None = None) -> str:
     """
     if root is not None and not env.get("CONSOLE_PORT"):
         with contextlib.suppress(OSError):
-            return (root / DEV_DIR / _CONSOLE_FILE).read_text().strip()
+            if url := (root / DEV_DIR / _CONSOLE_FILE).read_text().strip():
+                return url
     return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT)}"
 
 
@@ -207,9 +208,9 @@ def secret_key(dev_dir: Path | None) -> str:
     if dev_dir is None:
         return secrets.token_urlsafe(32)
     path = dev_dir / "secret_key"
-    if not path.exists():
-        dev_dir.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
+    dev_dir.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    if not path.read_text().strip():  # Nothing is in it, too, if the disk was full.
         path.write_text(secrets.token_urlsafe(32))
     return path.read_text().strip()
 

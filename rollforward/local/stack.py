@@ -18,6 +18,7 @@ then are delivered again. Tasks that were created since then are dropped.
 import asyncio
 import contextlib
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +209,11 @@ class Stack:
             return Emulator(emulator_settings)
         except (QueueYamlError, DispatchYamlError, StoreInUseError) as error:
             raise PlatformError(str(error)) from error
+        except sqlite3.Error as error:
+            raise PlatformError(
+                f"{emulator_settings.store_path} cannot be used: {error}. If the disk has room, "
+                "move that file away to start without its tasks."
+            ) from error
 
     async def _start_backing(self) -> None:
         """Start the services of the app; take Cloud Tasks back to Datastore's last save."""

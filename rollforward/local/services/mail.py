@@ -115,16 +115,26 @@ class MailStore:
         Args:
             path: The file; None keeps the messages in memory.
             limit: The oldest messages beyond this many are dropped.
+
+        Raises:
+            PlatformError: the file is damaged, or the disk is full.
         """
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         self.limit = limit
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=OFF")  # a power cut may cost some demo mail
-        with self._lock, self._db:
-            self._db.execute(_SCHEMA)
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=OFF")  # a power cut may cost some demo mail
+            with self._lock, self._db:
+                self._db.execute(_SCHEMA)
+        except sqlite3.Error as error:
+            self._db.close()
+            raise PlatformError(
+                f"{path} cannot be used: {error}. If the disk has room, move that file away to "
+                "start without its mails."
+            ) from error
 
     def add(self, sender: str, recipients: Iterable[str], raw: bytes) -> None:
         """Keep a message that was just received."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -95,6 +96,36 @@ def test_a_target_that_is_not_there_ends_with_2(
     assert main(["run", "nowhere:serve", "--memory"]) == 2
     assert "There is no module 'nowhere'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+DAMAGED = "cannot be used: file is not a database"
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (".dev", ".dev: File exists"),
+        (".dev/tasks.sqlite", f"tasks.sqlite {DAMAGED}"),
+        (".dev/mail.sqlite", f"mail.sqlite {DAMAGED}"),
+    ],
+)
+def test_a_file_in_the_way_is_named_in_a_sentence(file: str, said: str, tmp_path: Path) -> None:
+    """As a folder that is read-only, a full disk, or what a loss of power has left."""
+    ports = {f"{name}_PORT": "0" for name in ("APP", "CONSOLE", "TASKS", "MEMCACHE", "MAIL")}
+    (tmp_path / "main.py").write_text("serve = None\n")
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("no folder and no database" * 100)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforward", "run"],
+        env={**os.environ, **ports, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stderr.strip().count("\n")) == (1, 0)
+    assert said in done.stderr
 
 
 def test_help_loads_no_pattern_and_no_framework() -> None:

@@ -72,6 +72,16 @@ def test_an_unknown_emulator_is_refused(tmp_path):
         settings.read([], {**ZERO_PORTS, "DATASTORE_EMULATOR": "mongo"}, tmp_path)
 
 
+def test_files_that_a_full_disk_has_left_empty_are_as_if_absent(tmp_path):
+    """No cookie can be signed by an empty key, and nothing answers at an empty address."""
+    (tmp_path / ".dev").mkdir()
+    for name in ("secret_key", "console"):
+        (tmp_path / ".dev" / name).touch()
+
+    assert len(settings.secret_key(tmp_path / ".dev")) >= 32
+    assert settings.console_url({}, tmp_path) == "http://127.0.0.1:8000"
+
+
 def test_the_secret_key_is_made_once_and_for_us_alone(tmp_path):
     """Sessions survive a restart, and other users cannot read the key."""
     first = settings.secret_key(tmp_path / ".dev")
