@@ -18,6 +18,7 @@ from rollforward.cli.errors import CliError
 TIMEOUT_S = 60
 MAX_COUNTED = 1_000
 _MAX_TEXT = 300
+_ACCOUNT_ID_CHARS = range(6, 31)
 _ROLES = ("datastore.user", "cloudtasks.enqueuer", "cloudtasks.viewer")
 
 
@@ -56,8 +57,8 @@ def _on_app_engine(needs: Needs, at: Deployment) -> list[str]:
 def _on_cloud_run(
     needs: Needs, queues: Mapping[str, QueueSettings], files: ProjectFiles, at: Deployment
 ) -> list[str]:
-    runs = f"{at.service}@{at.project}.iam.gserviceaccount.com"
-    calls = f"{at.service}-tasks@{at.project}.iam.gserviceaccount.com"
+    accounts = runs_id, calls_id = _account_ids(at.service)
+    runs, calls = (f"{account}@{at.project}.iam.gserviceaccount.com" for account in accounts)
     where = f"--project={at.project} --region={at.region}"
     url = f"https://{at.service}-$NUMBER.{at.region}.run.app"
     secret = f"{at.service}-secret-key"
@@ -67,8 +68,8 @@ def _on_cloud_run(
     )
     return [
         f"NUMBER=$(gcloud projects describe {at.project} --format='value(projectNumber)')",
-        f"gcloud iam service-accounts create {at.service} --project={at.project}",
-        f"gcloud iam service-accounts create {at.service}-tasks --project={at.project}",
+        f"gcloud iam service-accounts create {runs_id} --project={at.project}",
+        f"gcloud iam service-accounts create {calls_id} --project={at.project}",
         *(_grant(at, runs, role) for role in (*_ROLES, "secretmanager.secretAccessor")),
         f"gcloud iam service-accounts add-iam-policy-binding {calls} --project={at.project} "
         f"--member=serviceAccount:{runs} --role=roles/iam.serviceAccountUser",
@@ -87,6 +88,17 @@ def _on_cloud_run(
         f"--member=serviceAccount:{calls} --role=roles/run.invoker",
         create_sweep(at, url, calls),
     ]
+
+
+def _account_ids(service: str) -> tuple[str, str]:
+    """Return the ids of the account that runs a service, and of the one that calls it.
+
+    >>> _account_ids("rollforward"), _account_ids("shop")
+    (('rollforward', 'rollforward-tasks'), ('shop-server', 'shop-tasks'))
+    """
+    is_id = len(service) in _ACCOUNT_ID_CHARS
+    short = service[: _ACCOUNT_ID_CHARS[-1] - len("-server")]
+    return service if is_id else f"{short}-server", f"{short}-tasks"
 
 
 def _any(needs: Needs) -> int:

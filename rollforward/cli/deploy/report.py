@@ -50,7 +50,8 @@ def _folder(target: str, root: Path) -> Path:
 
 def _deployment(options: argparse.Namespace, root: Path) -> gcloud.Deployment:
     usual = gcloud.Deployment()
-    name = _NOT_IN_A_NAME.sub("-", root.name.lower()).strip("-")
+    # A service begins with a letter, and has at most 49 characters.
+    name = _NOT_IN_A_NAME.sub("-", root.name.lower()).lstrip("-0123456789")[:49].rstrip("-")
     return gcloud.Deployment(
         options.project or usual.project,
         options.region or usual.region,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.cli.deploy import gcloud
+from rollforward.cli.deploy import gcloud, report
 from rollforward.cli.deploy.needs import needs_of
 from rollforward.cli.deploy.project_files import ProjectFiles
 from rollforward.cli.errors import CliError
@@ -199,12 +202,14 @@ def test_a_machine_without_gcloud_says_where_to_get_it(
         live([], [])
 
 
-def printed(tmp_path: Path, platform: str, needs: Any = NEEDS) -> list[list[str]]:
+def printed(
+    tmp_path: Path, platform: str, needs: Any = NEEDS, at: gcloud.Deployment = AT
+) -> list[list[str]]:
     """Return the printed commands in words, as a shell takes them."""
     write_project(tmp_path)
     files = ProjectFiles(tmp_path)
     queues = {queue.name: queue for queue in files.queues()}
-    return [shlex.split(line) for line in gcloud.commands(platform, needs, queues, files, AT)]
+    return [shlex.split(line) for line in gcloud.commands(platform, needs, queues, files, at)]
 
 
 def test_cloud_runs_commands_create_each_queue_as_the_file_has_it_and_one_sweep(
@@ -226,6 +231,28 @@ def test_cloud_runs_commands_create_each_queue_as_the_file_has_it_and_one_sweep(
     assert "--no-allow-unauthenticated" in deploy
     assert "--concurrency=32" in deploy
     assert not any("$PROJECT" in word for words in lines for word in words)
+
+
+@pytest.mark.parametrize("service", ["a", "shop", "rollforward", "a" * 30, "a" * 49])
+def test_accounts_have_ids_that_iam_takes(tmp_path: Path, service: str) -> None:
+    """From 6 to 30 characters, for a service of any name; the others refer to those created."""
+    lines = printed(tmp_path, "cloud-run", at=dataclasses.replace(AT, service=service))
+
+    created = [words[4] for words in lines if words[2:4] == ["service-accounts", "create"]]
+    assert len({*created}) == 2
+    assert all(re.fullmatch("[a-z][-a-z0-9]{4,28}[a-z0-9]", account) for account in created)
+    text = " ".join(word for words in lines for word in words)
+    assert {*re.findall(r"[\w-]+(?=@my-project)", text)} == {*created}
+
+
+@pytest.mark.parametrize(
+    ("folder", "service"),
+    [("My Shop", "my-shop"), ("2048-game", "game"), ("2048", "app"), ("a" * 60, "a" * 49)],
+)
+def test_a_service_has_the_folders_name_as_cloud_run_takes_it(folder: str, service: str) -> None:
+    options = argparse.Namespace(project="", region="", service="")
+
+    assert report._deployment(options, Path("/work") / folder).service == service
 
 
 def test_app_engines_commands_deploy_the_files(tmp_path: Path) -> None:
