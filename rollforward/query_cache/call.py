@@ -48,7 +48,7 @@ class CachedResult(Generic[T]):
     Attributes:
         value: A copy of the caller's own.
         state: "hits", "stale", "misses", "refreshes", "shared" or "uncached": see CacheStats.
-        age_s: Seconds since it was computed.
+        age_s: Seconds since its computation began, whoever made it.
         took_s, reads, round_trips: The cost of its computation, by any caller.
     """
 
@@ -106,9 +106,7 @@ class QueryCall(Generic[T]):
             fresh = self._refresh(entry, envelope)
             if fresh is not None:
                 return fresh
-        return self._to_result(
-            envelope, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s
-        )
+        return self._to_result(envelope, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value)
 
     def entry(self) -> CacheEntry | None:
         """Return the place of the value; None: memcached is away."""
@@ -236,10 +234,11 @@ class QueryCall(Generic[T]):
             return None
 
     def _to_result(
-        self, envelope: Envelope, state: str, value: tuple[T] | None = None, age_s: float = 0.0
+        self, envelope: Envelope, state: str, value: tuple[T] | None = None
     ) -> CachedResult[T]:
         self._tally.record(state)
         decoded = value or cast(tuple[T], self._decoded(envelope))
+        age_s = max(0.0, self._clients.clock.now().timestamp() - envelope.at_s)
         return CachedResult(
             decoded[0], state, age_s, envelope.took_s, envelope.reads, envelope.round_trips
         )

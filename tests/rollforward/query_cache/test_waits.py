@@ -78,6 +78,30 @@ def test_a_query_without_a_version_has_the_first() -> None:
     assert (declared.terms.version, query().terms.version) == (1, 1)
 
 
+def test_a_result_of_another_process_is_as_old_as_what_it_has_read() -> None:
+    """J2: the caller has waited for it, and the next one says the same of it."""
+    time = Time()
+    cache = TimedCache(time)
+    slow, waiting = process(cache), process(cache)
+    asked: CachedQuery[[], str] = query()
+    entry = asked._call(waiting).entry()
+    assert entry is not None
+    lease = entry.lease(LEASE_S)
+    assert lease is not None
+
+    def compute() -> None:
+        if time.now_s - START_S > 2.0 and not entry.load()[0]:
+            entry.store(Envelope(b'"front"', START_S, 2.0, 1, 1))
+
+    time.on_sleep = compute
+    with waiting.context():
+        shared = asked.read(waiting)
+    with slow.context():
+        hit = asked.read(slow)
+    assert (shared.state, hit.state) == ("shared", "hits")
+    assert shared.age_s == hit.age_s > 2.0
+
+
 def test_a_result_that_was_just_computed_has_no_age() -> None:
     """J2: the next caller's has."""
     time, asked = Time(), query()
