@@ -14,7 +14,8 @@ from typing import Any
 from flask import Flask, Response, current_app
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, TooManyRequests
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import HTTPException
 
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.api.problems import problem
@@ -69,10 +70,9 @@ def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], Response
 
     def http_error(error: HTTPException) -> ResponseReturnValue:
         response = current_app.make_response(shown(error.code or 500, error.description or ""))
-        if isinstance(error, TooManyRequests) and error.retry_after is not None:
-            response.headers["Retry-After"] = str(error.retry_after)
-        if isinstance(error, MethodNotAllowed):
-            response.allow.update(error.valid_methods or ())
+        # Such as WWW-Authenticate, Retry-After and Allow.
+        headers = [pair for pair in error.get_headers() if pair[0] != "Content-Type"]
+        response.headers.update(Headers(headers))
         return response
 
     def handle_bad_request(error: Exception) -> ResponseReturnValue:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, abort
 from google.api_core import exceptions as rpc_errors
+from werkzeug.datastructures import WWWAuthenticate
 
 from rollforward import flask as endpoints
 from rollforward.flask import app as apps
@@ -104,6 +106,27 @@ def test_forms_of_an_own_app_need_a_token_wherever_they_are(
     answer = app.test_client().open(path, method=method, base_url="http://localhost")
 
     assert (answer.status_code, bought) == (403, [])
+
+
+def test_an_error_of_an_own_app_keeps_its_headers(world: World) -> None:
+    """A browser asks for a password by the one, and a program waits by the other."""
+    app, until_utc = Flask("shop"), datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+    basic = WWWAuthenticate("basic", {"realm": "shop"})
+    app.add_url_rule("/private", "private", lambda: abort(401, www_authenticate=basic))
+    app.add_url_rule("/closed", "closed", lambda: abort(503, retry_after=until_utc))
+    app.add_url_rule("/busy", "busy", lambda: abort(429, retry_after=7))
+    endpoints.mount(app, world.settings, world.clients, Registry())
+    visitor = app.test_client()
+
+    private, closed, busy = (
+        visitor.get(path, base_url="http://localhost").headers
+        for path in ("/private", "/closed", "/busy")
+    )
+
+    assert private["WWW-Authenticate"] == "Basic realm=shop"
+    assert closed["Retry-After"] == "Wed, 01 May 2030 12:00:00 GMT"
+    assert busy["Retry-After"] == "7"
+    assert private["Content-Type"].startswith("text/plain")
 
 
 def test_an_api_that_an_app_names_goes_without_a_token(world: World) -> None:
