@@ -234,6 +234,8 @@ def _configure_pages(app: Flask, settings: Settings) -> None:
         SECRET_KEY=settings.secret_keys[0],
         SECRET_KEY_FALLBACKS=list(settings.secret_keys[1:]),
         SESSION_COOKIE_NAME="session" if settings.is_local else "__Host-session",
+        SESSION_COOKIE_PATH="/",  # Browsers demand it of `__Host-` cookies.
+        SESSION_COOKIE_DOMAIN=None,
         SESSION_COOKIE_SECURE=not settings.is_local,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Lax",

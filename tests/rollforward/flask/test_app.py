@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from flask import Flask, abort
+from flask import Flask, abort, session
 from google.api_core import exceptions as rpc_errors
 from werkzeug.datastructures import WWWAuthenticate
 
@@ -106,6 +106,21 @@ def test_forms_of_an_own_app_need_a_token_wherever_they_are(
     answer = app.test_client().open(path, method=method, base_url="http://localhost")
 
     assert (answer.status_code, bought) == (403, [])
+
+
+def test_a_browser_keeps_the_cookie_of_an_app_that_is_mounted_under_a_prefix(world: World) -> None:
+    """S21: `__Host-` cookies have the path / and no domain, or else no form's token is right."""
+    app = Flask("shop")
+    app.config.update(APPLICATION_ROOT="/shop", SESSION_COOKIE_DOMAIN="example.com")
+    app.add_url_rule("/", "visit", lambda: session.update(visits=1) or "")
+    deployed = dataclasses.replace(world.settings, platform=CLOUD_RUN)
+    endpoints.mount(app, deployed, world.clients, Registry())
+
+    cookie = app.test_client().get("/", base_url="https://example.com/shop").headers["Set-Cookie"]
+
+    assert cookie.startswith("__Host-session=")
+    assert "Path=/" in cookie.split("; ")
+    assert "Domain" not in cookie
 
 
 def test_an_error_of_an_own_app_keeps_its_headers(world: World) -> None:
