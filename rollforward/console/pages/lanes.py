@@ -129,7 +129,7 @@ def change_key() -> ResponseReturnValue:
     """Pause, resume or drain a key."""
     form = request.form
     name, key, verb = (form.get(field, "") for field in ("lane", "key", "verb"))
-    if verb == "drain" and form.get("typed", "").strip() != key:
+    if verb == "drain" and form.get("typed", "").strip() != key.strip():
         raise ChangeRefusedError(400, "Type the key as it is. Nothing was deleted.")
     result = changes.control_lane(name, key, verb)
     notice = "lane-drain-more" if result.get("has_more") else f"lane-{verb}"

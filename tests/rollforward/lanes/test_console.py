@@ -70,6 +70,19 @@ def test_pages_lead_from_the_lanes_to_a_key_and_its_tasks(desk: Desk) -> None:
     assert browser.open(f"/runs/lanes/{LANE}").location.endswith(f"/lanes/of/{LANE}")
 
 
+def test_a_key_with_blanks_around_it_is_drained(desk: Desk) -> None:
+    """As the name that a user has typed: nobody sees the blanks, and a form drops them."""
+    add(desk, "ada ", 1)
+    browser, fields = Browser(desk), {"lane": LANE, "key": "ada ", "verb": "drain"}
+    page = key_path("ada ", "/lanes/drain")
+
+    for typed in ("ada", "ada "):
+        assert browser.submit(page, "/lanes/change", **fields, typed=typed).status_code == 303
+    desk.world.settle()
+
+    assert DESK.written == []
+
+
 def test_a_key_is_paused_resumed_and_drained_on_record(desk: Desk) -> None:
     """By forms with tokens; a drain asks first, and the trail counts what it deleted."""
     add(desk, ODD, *range(3))
