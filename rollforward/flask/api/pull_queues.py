@@ -29,6 +29,7 @@ from rollforward.pull_queues import (
     PullQueue,
 )
 from rollforward.pull_queues.items import MAX_PAYLOAD_BYTES, MAX_TAG_CHARS
+from rollforward.pull_queues.listing import MAX_ID_BYTES
 from rollforward.pull_queues.pattern import PullQueues
 from rollforward.pull_queues.queue import MAX_LEASE_S
 
@@ -165,7 +166,8 @@ def dead_letters(name: str) -> ResponseReturnValue:
 @workers_only
 def replay(name: str, id_: str) -> ResponseReturnValue:
     """Let a dead letter be leased again."""
-    if not _queue_or_404(name).replay(clients(), ItemId(id_)):
+    queue = _queue_or_404(name)
+    if len(id_.encode()) > MAX_ID_BYTES or not queue.replay(clients(), ItemId(id_)):
         reject(404, "Dead letter not found.")
     return "", 204
 

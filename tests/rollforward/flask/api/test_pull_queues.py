@@ -75,6 +75,7 @@ def test_a_released_item_and_a_dead_letter_come_back(worker: Worker) -> None:
     assert (dead["payload"], dead["deliveries"]) == ("a", 1)
     assert worker.post(f"work/dead-letters/{dead['id']}/replay").status_code == 204
     assert worker.post(f"work/dead-letters/{dead['id']}/replay").status_code == 404
+    assert worker.post(f"work/dead-letters/{'x' * 1_600}/replay").status_code == 404
     assert [each["payload"] for each in worker.lease()] == ["a"]
 
 
