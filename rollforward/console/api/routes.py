@@ -154,13 +154,19 @@ def _answering(view: View) -> View:
         except ChangeRefusedError as refused:
             return problem(refused.status, refused.reason)
         except CannotListError as error:
-            return problem(501, str(error))
+            return problem(_status_of(error), str(error))
         except OUTAGES as error:
             return problem(503, f"A service does not answer; try again in a moment. {error}")
         except rpc_errors.PermissionDenied as error:
             return problem(403, f"The app's account may not: {error.message}")
 
     return answer
+
+
+def _status_of(error: CannotListError) -> int:
+    """Return the status by which Cloud Tasks has refused a list; 501: the app has other queues."""
+    cause = error.__cause__
+    return int(cause.code or 501) if isinstance(cause, rpc_errors.GoogleAPICallError) else 501
 
 
 @_answering

@@ -189,7 +189,8 @@ def test_queues_and_their_tasks_are_listed(desk: Desk) -> None:
 
     assert ("default", "running") in [(queue["name"], queue["state"]) for queue in queues]
     assert [task["path"] for task in tasks] == [PATH_OF_TASK]
-    assert desk.ask(f"{API}/tasks?queue=nosuch").status_code == 501
+    assert desk.ask(f"{API}/tasks?queue=nosuch").status_code == 404
+    assert desk.ask(f"{API}/tasks?queue=default&cursor=x").status_code == 400
 
 
 PATH_OF_TASK = "/tasks/tests/act"
