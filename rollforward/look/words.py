@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from markupsafe import Markup, escape
 
 _SHOWN_BODY_BYTES = 64 * 1024
+# Indented, a body of deep lists is hundreds of times as long: the square of its depth.
+_SHOWN_JSON_CHARS = 1024 * 1024
+_INDENTED = json.JSONEncoder(ensure_ascii=False, indent=2)
 _HEX_ROW_BYTES = 16
 _SHOWN_TOKEN = 19
 _AGES = ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600), (float("inf"), "d", 86400))
@@ -222,8 +225,18 @@ def body(raw: bytes) -> Body:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return Body("text", text, cut, size(len(raw)))
-    pretty = json.dumps(value, ensure_ascii=False, indent=2)
-    return Body("JSON", pretty, cut, size(len(raw)))
+    return Body("JSON", _indented(value) or text, cut, size(len(raw)))
+
+
+def _indented(value: object) -> str:
+    """Return JSON in lines; "": they are too long to be shown."""
+    parts, chars = [], 0
+    for part in _INDENTED.iterencode(value):
+        parts.append(part)
+        chars += len(part)
+        if chars > _SHOWN_JSON_CHARS:
+            return ""
+    return "".join(parts)
 
 
 def _hex(raw: bytes) -> str:

@@ -115,6 +115,18 @@ def test_one_letter_is_seen_and_replayed_or_deleted(desk: Desk) -> None:
     assert first in trail
 
 
+@one_emulator
+def test_a_body_of_deep_lists_makes_no_page_of_megabytes(desk: Desk) -> None:
+    """A producer's payload: indented, its 62 KB would be 31 MB, for the app and for a browser."""
+    body = "[" * 500 + "1," * 30_000 + "2" + "]" * 500
+    [letter_id] = kill_items(desk, body)
+
+    page = Browser(desk).read(f"{QUEUE}/one/{letter_id}")
+
+    assert body in page
+    assert len(page) < 100_000
+
+
 def test_letters_are_listed_by_cursor_each_once(desk: Desk) -> None:
     """Also those that died in one commit; a page reads as much of many as of few."""
     ids = kill_items(desk, *(str(number) for number in range(45)))
