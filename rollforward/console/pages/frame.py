@@ -39,6 +39,7 @@ MENU = [
     ("/schedules", "Schedules"),
     ("/audit", "Audit trail"),
 ]
+TOKENS_KEPT_S = 3_600
 # What a page says after a change: the address holds the key, never the text.
 NOTICES = {
     "replayed": "Replayed: its task is enqueued.",
@@ -110,7 +111,8 @@ def render(template: str, **context: object) -> Response:
     }
     html = _templates().get_template(template).render(common | context)
     content = html.encode(errors="replace")  # Half a character is none in UTF-8.
-    tag = etag_of(content)
+    # Tokens of forms are good for a day: those of a page that stays open are made anew each hour.
+    tag = etag_of(content + b"%d" % (clients().clock.now().timestamp() // TOKENS_KEPT_S))
     if request.method == "GET" and request.headers.get("If-None-Match") == tag:
         return Response(status=304, headers={"ETag": tag})
     return Response(content, content_type="text/html; charset=utf-8", headers={"ETag": tag})

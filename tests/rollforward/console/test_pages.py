@@ -16,6 +16,7 @@ from google.cloud import ndb
 from werkzeug.test import TestResponse
 
 from rollforward.console.pages import overview
+from rollforward.console.pages.frame import TOKENS_KEPT_S
 from rollforward.datastore.batched import batched
 from rollforward.operations import list_dead_tasks
 from rollforward.outbox.entities import OutboxTask, RowId
@@ -309,6 +310,20 @@ def test_sweeps_say_when_each_was_done(desk: Desk) -> None:
 
     swept = [pattern for pattern in PATTERNS if pattern.is_swept]
     assert counts == [len(swept), 0]
+
+
+def test_a_page_without_news_costs_an_operator_no_body(desk: Desk) -> None:
+    """Its script asks every two seconds, and less often after a 304; forms are good for a day."""
+    desk.give_up("x")
+    browser = Browser(desk)
+    for path in ("/dead", "/waiting", "/outbox"):
+        headers = {**browser.headers, "If-None-Match": browser.open(path).headers["ETag"]}
+        time.sleep(1.1)  # The token of its forms is another one.
+        again = browser.client.get(ROOT + path, headers=headers)
+        assert again.status_code == 304, path
+
+    desk.world.clock.sleep(TOKENS_KEPT_S)
+    assert browser.client.get(ROOT + path, headers=headers).status_code == 200
 
 
 def put_dead(desk: Desk, count: int) -> None:
