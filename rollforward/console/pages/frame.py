@@ -100,7 +100,6 @@ def render(template: str, **context: object) -> Response:
         "ROOT": root,
         "now": clients().clock.now().timestamp(),
         "path": request.script_root + request.path,
-        "here": request.script_root + request.full_path.rstrip("?"),
         "csrf": csrf.token(),
         "project": settings().project,
         "operator": operator,

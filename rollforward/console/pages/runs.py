@@ -195,7 +195,7 @@ def change_run() -> ResponseReturnValue:
         runs=runs,
         idempotency_key=form.get("key") or None,
     )
-    path = f"/runs/{quote(pattern, safe='')}/{quote(next_id)}"
+    path = f"/runs/{quote(pattern, safe='')}/{quote(next_id, safe='')}"
     return go_to(path, f"step-{verb}" if _has_steps(pattern) else verb)
 
 

@@ -83,7 +83,6 @@ class Screen:
         common: Context = {
             "now": time.time(),
             "path": request.path,
-            "here": request.path_qs,
             "csrf": self._guards.token(request),
             "project": self._project,
             "app_url": self.platform.app_url,

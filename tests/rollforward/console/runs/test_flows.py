@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import pytest
 
@@ -82,6 +82,20 @@ def fail(desk: Desk, flow_id: str = "A1") -> None:
         settle(desk, days=0.1)
     assert state_of(desk, flow_id).state == "failed"
     BANK.before = lambda verb: None
+
+
+@pytest.mark.parametrize("flow_id", ["a/../b", "../../b", "./a"])
+def test_a_flow_whose_id_is_like_a_path_is_opened_and_cancelled(desk: Desk, flow_id: str) -> None:
+    """A browser takes parts like .. out of an address, unless they are within a part."""
+    start(desk, flow_id)
+    browser = Browser(desk)
+    [row] = re.findall(r'<th scope="row" class="task"><a href="([^"]+)"', browser.read("/runs"))
+    shown = browser.read(urljoin(f"{ROOT}/runs", row))
+    fields = {"pattern": "flows", "id": f"test-orders|{flow_id}", "verb": "cancel"}
+    answer = browser.submit(urljoin(f"{ROOT}/runs", row), "/runs/change", **fields)
+
+    assert f"<h1>test-orders|{flow_id}</h1>" in shown
+    assert "Cancelled" in browser.read(urljoin(f"{ROOT}/runs", answer.headers["Location"]))
 
 
 def test_a_failed_flow_is_found_from_the_overview_in_one_click(desk: Desk) -> None:
