@@ -200,7 +200,7 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str, *, request_id: str =
         # By this very call, if a reply was lost. A second one would leave what cannot be undone.
         is_repeated = unique in row.retries
         if row.has_ended or row.state == UNDOING or is_repeated:
-            return bool(row.state == CANCELLED or row.verdict == CANCELLED)
+            return bool(row.verdict == CANCELLED)
         row.skips_unknown = row.state == FAILED and row.verdict is not None
         row.passes_new = False
         row.generation += row.state == FAILED  # It runs again.

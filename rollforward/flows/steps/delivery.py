@@ -18,7 +18,6 @@ from rollforward.flows.errors import (
 )
 from rollforward.flows.rows import values
 from rollforward.flows.rows.entities import (
-    CANCELLED,
     FAILED,
     REJECTED,
     RUNNING,
@@ -191,7 +190,7 @@ def _undo(flow: Flow[Any], attempt: FlowAttempt, undos: Undos) -> None:
     except (BadStepError, StepFailedError) as error:
         _fail(attempt, error)
         return
-    attempt.change(lambda row: _end(flow, attempt, row, row.verdict or CANCELLED))
+    attempt.change(lambda row: _end(flow, attempt, row, row.verdict))
 
 
 def _check_met(undos: Undos) -> None:

@@ -153,6 +153,24 @@ def test_an_except_of_the_code_takes_no_wait_for_an_outcome(world: World) -> Non
 
 
 @one_emulator
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_the_log_says_that_the_code_has_caught_the_end_of_its_delivery(
+    world: World, caplog: pytest.LogCaptureFixture, is_caught: bool
+) -> None:
+    """W4: its author wonders why the `except` had no effect."""
+
+    def code(step: Steps) -> None:
+        try:
+            step.sleep("a little", seconds=90)
+        except BaseException:
+            if not is_caught:
+                raise
+
+    assert run(world, code).state == "running"
+    assert ("the code has caught the end of its delivery" in caplog.text) is is_caught
+
+
+@one_emulator
 @pytest.mark.parametrize("ends", ["returns", "raises"])
 def test_a_delivery_that_waits_is_over_whatever_the_code_makes_of_it(
     world: World, ends: str

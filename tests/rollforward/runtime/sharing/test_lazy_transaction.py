@@ -9,8 +9,11 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.commit import Commit
 from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.datastore.versions import insert_all, put_if_current, read_versions
+from rollforward.runtime import Clients
+from rollforward.runtime.sharing import lazy_transaction
 from rollforward.runtime.sharing.lazy_transaction import commit_around, transact_around
 from tests.infra.world import World
 
@@ -75,6 +78,30 @@ def test_a_body_that_reads_begins_before_its_first_read(world: World) -> None:
     [stored] = read_versions(world.clients.datastore, [row.key])
     assert stored is not None
     assert stored[1] == new_version
+
+
+@pytest.mark.parametrize("is_reading", [False, True])
+def test_a_body_that_has_read_shares_no_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_reading: bool
+) -> None:
+    """A commit that callers share is in no transaction: what was read could change before it."""
+    shared = list[Commit]()
+
+    def apply_together(clients: Clients, commit: Commit) -> list[int]:
+        shared.append(commit)
+        return [result.version for result in commit.apply()]
+
+    monkeypatch.setattr(lazy_transaction, "apply_together", apply_together)
+    row, version = inserted(world)
+
+    def body() -> None:
+        if is_reading:
+            LazyRow.get_by_id("other")
+        row.number = 1
+
+    commit_around(world.clients, lambda: (row, version), body)
+    assert len(shared) == (0 if is_reading else 1)
+    assert numbers("row") == [1]
 
 
 @pytest.mark.parametrize("is_reading", [False, True])
