@@ -10,7 +10,8 @@ callers, one for each thread, can stop an app by a byte now and then (Slowloris)
    of its bytes at 64 KiB/s. Others queue; when the queue is full, a caller gets 503 with
    Retry-After;
 3. gives up an answer that its caller does not read within twenty seconds;
-4. closes an ended connection when its caller has hung up, or two seconds later, in the event loop.
+4. closes an ended connection when its caller has hung up, or two seconds later, in the event loop;
+5. answers 500 to a request in which the app exits, and serves the others.
 
 A connection goes to the worker that has the fewest. The kernel would give it to any, and
 long-lived connections would stay uneven.
@@ -173,12 +174,21 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         conn.close(graceful=True)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer a request, in a thread."""
+        """Answer a request, in a thread.
+
+        Raises:
+            TooSlowError: its caller does not read the answer.
+            RuntimeError: the app has exited, which would end the loop of all requests.
+        """
         conn.sock.settimeout(ANSWER_TAKEN_WITHIN_S)
         try:
             return super().handle_request(req, conn)
         except TimeoutError as error:
             raise TooSlowError from error
+        except Exception:
+            raise
+        except BaseException as exit_:
+            raise RuntimeError(f"the app has raised {type(exit_).__name__}") from exit_
 
     def finish_request(self, conn: Any, fs: Any) -> None:
         self.long.pop(conn, None)

@@ -39,6 +39,10 @@ def serve():
     def worker():
         return str(os.getpid())
 
+    @app.get("/exit")
+    def leave():
+        raise SystemExit(2)
+
     @app.get("/")
     def home():
         return "home"
