@@ -113,11 +113,12 @@ def order(step: Steps, args: OrderArgs) -> str:
     step.undo_commit("release", release, args)
     key = step.key("charge")
     payment = step.outside("charge", bank.charge, clients, sale, args.number, key, args.bank_ms)
+    if payment:  # Before any other step: an order that is cancelled now begins none.
+        step.undo("refund", bank.refund, clients, sale, key, args.bank_ms)
+        step.undo_commit("take back", take_back, clients, args)
     step.commit("note payment", note_payment, clients, args, payment)
     if not payment:
         raise Reject("the card was declined")
-    step.undo("refund", bank.refund, clients, sale, key, args.bank_ms)
-    step.undo_commit("take back", take_back, clients, args)
     came = step.wait_for("courier", timeout_s=args.patience_s)
     step.commit("hand over", hand_over, clients, args, came is not None)
     if came is None:

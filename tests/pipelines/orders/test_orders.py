@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from models.orders import OrderSale, charges_of, order_key, sale_key
 from pipelines.orders import bank, orders
 from pipelines.orders.orders import SaleForm, flow_id_of
 from pipelines.orders.progress import SaleProgress, progress
+from rollforward.runtime import Clients
 from rollforward.testing.injection import CRASH_BEFORE, Crash
 from tests.infra.world import World
 
@@ -139,6 +142,28 @@ def test_a_cancelled_order_is_undone(world: World) -> None:
     assert stages(world) == {"charged": 1, "refunded": 1}
     assert seen(world).orders[1].reason == "cancelled"
     assert seen(world).adds_up
+
+
+@one_emulator
+def test_an_order_that_is_cancelled_while_it_is_charged_is_refunded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends first, and is undone before the order ends."""
+    charge = bank.charge
+
+    def charge_and_cancel(clients: Clients, sale: str, number: int, *rest: Any) -> str:
+        payment = charge(clients, sale, number, *rest)
+        assert orders.order.cancel(clients, flow_id_of(sale, number))
+        return payment
+
+    monkeypatch.setattr(bank, "charge", charge_and_cancel)
+    open_sale(world, orders=1, stock=1)
+    world.settle(patience_s=10)
+
+    after = seen(world)
+    assert (after.bank.held, after.bank.refunded, after.stock_reserved) == (0, 1, 0)
+    assert stages(world) == {"refunded": 1}
+    assert after.adds_up
 
 
 @one_emulator
