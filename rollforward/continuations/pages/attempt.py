@@ -328,7 +328,7 @@ class _PageAttempt:
         except PASSED_ON:
             self.doubts += 1
             raise
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             log.exception("an item of job %s could not be delivered", self.job.name)
             self.doubts += 1
             error = unexpected(raised)

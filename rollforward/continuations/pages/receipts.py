@@ -39,7 +39,7 @@ def _letter(error: ItemError | None) -> str:
             return RETRYING
 
 
-def unexpected(error: Exception) -> ItemError:
+def unexpected(error: BaseException) -> ItemError:
     """Return what becomes of an item for which the job raised an error that is no ItemError."""
     return DeferredItemError(describe_error(error))
 

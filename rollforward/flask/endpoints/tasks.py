@@ -143,7 +143,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
             attempts.end_later(clients(), delivery)
             note_outcome(Outcome.UNAVAILABLE)
             return _response(503, f"a service is unavailable: {describe_error(error)}", log=lines)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.exception("%s failed", task.path)
             return _failed(task, args, delivery, error, lines)
     attempts.finish_delivery(delivery)
@@ -159,7 +159,7 @@ def _task_of(delivery: TaskDelivery) -> str:
 
 
 def _failed(
-    task: Task[Any], args: Any, delivery: TaskDelivery, error: Exception, lines: DeliveryLines
+    task: Task[Any], args: Any, delivery: TaskDelivery, error: BaseException, lines: DeliveryLines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery, describe_error(error))

@@ -223,7 +223,7 @@ def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
         return _end_of(error, task, declared)
     try:
         declared.work(clients, args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         end = _end_of(error, task, declared)
         if isinstance(end, Dead) or (isinstance(end, Later) and end.is_failure):
             log.exception("%s failed", task.path)
@@ -236,7 +236,7 @@ def _due(task: LaneTask) -> datetime.datetime:
     return aware_utc(task.not_before) or time_of(task.key.id())
 
 
-def _end_of(error: Exception, task: LaneTask, declared: Task[Any]) -> End:
+def _end_of(error: BaseException, task: LaneTask, declared: Task[Any]) -> End:
     failures = int(task.failures)
     return ends.end_of(error, failures=failures, max_attempts=declared.max_attempts)
 

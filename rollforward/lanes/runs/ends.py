@@ -92,7 +92,7 @@ class Dead:
 End = Later | Dead | None  # None: it is done.
 
 
-def end_of(error: Exception, *, failures: int, max_attempts: int) -> End:
+def end_of(error: BaseException, *, failures: int, max_attempts: int) -> End:
     """Return what becomes of a task that has raised an error.
 
     Args:
