@@ -82,6 +82,13 @@ class AppKeeper:
             self._tasks.append(asyncio.create_task(self._follow(fresh, recursive), name="watch"))
 
     async def _follow(self, folders: set[Path], recursive: bool) -> None:
+        try:
+            await self._take_changes(folders, recursive)
+        except OSError as error:  # The system watches no more files, above all.
+            names = ", ".join(sorted(map(str, folders)))
+            self.report(f"saves in {names} are not seen: {error}. Start this again after a change")
+
+    async def _take_changes(self, folders: set[Path], recursive: bool) -> None:
         async for changes in watchfiles.awatch(*folders, recursive=recursive, step=100):
             paths = {Path(path) for _, path in changes}
             if self.app.root in folders:

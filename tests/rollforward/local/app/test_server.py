@@ -379,6 +379,21 @@ def test_an_error_of_one_save_does_not_end_the_watching(tmp_path, monkeypatch, r
     assert counted.reloads == 1
 
 
+def test_files_that_cannot_be_watched_are_said(tmp_path, monkeypatch, reports):
+    """Saves were not loaded, and nothing said so."""
+
+    async def no_saves(*folders, **options):
+        raise OSError("OS file watch limit reached")
+        yield
+
+    monkeypatch.setattr(watchfiles, "awatch", no_saves)
+    keeper = AppKeeper(CountedApp(tmp_path), reports.append, reload=True)
+
+    asyncio.run(keeper._follow({tmp_path}, recursive=True))
+
+    assert f"saves in {tmp_path} are not seen: OS file watch limit reached" in reports[0]
+
+
 @pytest.mark.parametrize("last_line", [LOADED, LAST_LINE])
 def test_files_saved_while_the_app_loads_are_loaded_together(tmp_path, reports, last_line):
     """A hundred saves in a row started two hundred workers, on a machine that was busy."""
