@@ -141,11 +141,12 @@ class _AppPlayer(Player):
         self.meanwhile = meanwhile
         self.kind = ""
         self.events: list[str] = []
+        self.rivals_error: BaseException | None = None
 
     def play_fault(self, fault: Fault | None) -> Sequence[RemoteCall]:
         """Play with a fault or without; return the remote calls."""
         self.kind = fault.kind if fault is not None else ""
-        self.steps.done, self.steps.complaint = 0, None
+        self.steps.done, self.steps.complaint, self.rivals_error = 0, None, None
         faults = [(fault.at, fault.kind)] if fault is not None and fault.at is not None else []
 
         def play() -> list[str]:
@@ -156,6 +157,8 @@ class _AppPlayer(Player):
                 raise self.steps.complaint from None
 
         names = apart(play)
+        if self.rivals_error is not None:
+            raise self.rivals_error
         return self.world.plan.remote_calls[: len(names)]
 
     def _prepare(self) -> None:
@@ -198,6 +201,8 @@ class _AppPlayer(Player):
             self.world.note = lambda event: self.events.append(f"  meanwhile: {event}")
             try:
                 in_threads(act)
+            except _FAILED as error:  # The call of the app goes on: it has no part in this.
+                self.rivals_error = error
             finally:
                 self.world.note = usual
 

@@ -200,6 +200,21 @@ def test_a_check_may_fail_by_pytests_own_functions(kit: Rollforward) -> None:
 
 
 @one_emulator
+def test_an_assertion_of_the_other_visitor_fails_the_play(kit: Rollforward) -> None:
+    """It was raised in the app's own call, which answered 500 and was sent again."""
+
+    def rival() -> None:
+        assert kit.visitor().get("/seats/A1").text == "A1 is for sale"
+
+    report = report_of(
+        kit, "/sound", lambda: None, meanwhile=rival, faults=["meanwhile"], services=["tasks"]
+    )
+
+    assert "assert 'A1 is taken' == 'A1 is for sale'" in report
+    assert "test_explore.py:" in report
+
+
+@one_emulator
 def test_an_exploration_that_would_break_nothing_is_refused(kit: Rollforward) -> None:
     """It passed, whatever the app does."""
     report = report_of(kit, "/sound", lambda: None, services=["app"], faults=["error"])
