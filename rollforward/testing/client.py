@@ -11,6 +11,7 @@ from typing import Any
 import flask
 from flask import Flask
 from flask.testing import EnvironBuilder, FlaskClient
+from werkzeug.datastructures import Headers
 from werkzeug.test import EnvironBuilder as AnyEnvironBuilder
 from werkzeug.test import TestResponse
 from werkzeug.wrappers import Request
@@ -31,7 +32,7 @@ class VisitorGaveUpError(AssertionError):
 
 
 class _Parts:
-    """The parts of a response, made as a server has them made: in no context of the test."""
+    """The parts of a response, each made in the context of its request."""
 
     def __init__(self, context: contextvars.Context, parts: Iterable[Any]) -> None:
         self._context = context
@@ -107,17 +108,22 @@ class AppClient(FlaskClient):
 
     def _send(self, name: str, send: Callable[[], TestResponse]) -> TestResponse | None:
         """Return the response; None: the worker died over the request."""
-        context = contextvars.Context()
         try:
-            response = context.run(send)
+            response = send()
         except Crash:
             self.world.bury()
             self.world.note(f"the worker that handled {name} died")
             return None
         self.world.note(f"{name} answered {response.status_code}")
-        if response.is_streamed:
-            response.response = _Parts(context, response.response)
         return response
+
+    def run_wsgi_app(
+        self, environ: dict[str, Any], buffered: bool = False
+    ) -> tuple[Iterable[bytes], str, Headers]:
+        """Make a response in no context of the test, as a server does."""
+        context = contextvars.Context()
+        parts, status, headers = context.run(super().run_wsgi_app, environ, buffered)
+        return _Parts(context, parts), status, headers
 
     def _environ(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         if args and isinstance(args[0], dict):

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Iterator
 
 import pytest
-from flask import Flask, Response, request, stream_with_context
+from flask import Flask, Response, has_request_context, request, session, stream_with_context
 from google.cloud.ndb.exceptions import ContextError
 
 import rollforward as rf
@@ -288,6 +288,26 @@ def test_a_response_in_parts_is_made_as_a_server_has_it_made(services: Services)
         assert kit.client.get("/sound?seat=A1").text == "seat\nA1"
         with pytest.raises(ContextError):
             _ = kit.client.get("/careless").text
+    kit.close()
+
+
+def test_a_block_of_the_client_keeps_the_context_of_its_last_request(services: Services) -> None:
+    """As Flask's client does: a test looks at the session that a request has left."""
+    app = Flask("login")
+
+    @app.get("/login/<user>")
+    def login(user: str) -> str:
+        session["user"] = user
+        return "hello"
+
+    kit = Rollforward(rf.serve(app), services)
+    kit.reset()
+    with kit.clients.context():
+        with kit.client:
+            for user in ("Ada", "Bob"):
+                assert kit.client.get(f"/login/{user}").text == "hello"
+                assert (request.path, session["user"]) == (f"/login/{user}", user)
+        assert not has_request_context()
     kit.close()
 
 
