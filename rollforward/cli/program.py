@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ EXIT_CODES = {
     4: "the app does not accept the caller",
     5: "there is no such thing, or the app has no API for it",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DESCRIPTION = (
     "Data pipelines on Datastore and Cloud Tasks: make an app, run it on this machine, look at its "
     "work, and check what its deployment needs."
@@ -65,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.filename is None:
+        # A folder that is read-only is named; a write to a full disk names no file.
+        if error.filename is None and error.errno not in _FULL:
             raise
-        # A folder that is read-only, a full disk: what to do is in the name.
-        print(f"rollforward {command.name}: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"rollforward {command.name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -104,7 +106,7 @@ DAMAGED = "cannot be used: file is not a database"
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        (".dev", ".dev: File exists"),
+        (".dev", "File exists: '"),
         (".dev/tasks.sqlite", f"tasks.sqlite {DAMAGED}"),
         (".dev/mail.sqlite", f"mail.sqlite {DAMAGED}"),
     ],
@@ -126,6 +128,22 @@ def test_a_file_in_the_way_is_named_in_a_sentence(file: str, said: str, tmp_path
 
     assert (done.returncode, done.stderr.strip().count("\n")) == (1, 0)
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOTCONN])
+def test_a_full_disk_is_said_in_a_sentence_and_other_errors_are_ours(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error of a write has no file."""
+
+    def fail(**_: object) -> None:
+        raise OSError(number, "the system's words")
+
+    monkeypatch.setattr(doctor, "examine", fail)
+
+    with pytest.raises(OSError, match="words") if number != errno.ENOSPC else nullcontext():
+        assert main(["doctor", "--json"]) == 1
+        assert capsys.readouterr().err == "rollforward doctor: [Errno 28] the system's words\n"
 
 
 def test_help_loads_no_pattern_and_no_framework() -> None:
