@@ -38,6 +38,7 @@ _SHOWN_TASKS = 5
 _SHOWN_BYTES = 200
 _LANES = "/tasks/lanes/"
 _HAS_RAISED = "Traceback "
+_RACES = (409, 429)
 
 
 class NotHealedError(AssertionError):
@@ -138,12 +139,13 @@ class World:
         self.note(f"{path} was delivered and answered {response.status_code}")
         status: int = response.status_code
         reasons = (response.get_json(silent=True) or {}) if response.is_json else {}
-        if status == 500 or "traceback" in reasons:  # Not a race, and not a service's trouble.
+        is_refused = 300 <= status < 500 and status not in _RACES
+        if status == 500 or is_refused or "traceback" in reasons:  # Not a service's trouble.
             self.failures.append(
                 FailedDelivery(
                     urlsplit(path).path,
                     attempt.body,
-                    reasons.get("detail", ""),
+                    reasons.get("detail", "") or f"the app answered {response.status}",
                     reasons.get("traceback", ""),
                 )
             )

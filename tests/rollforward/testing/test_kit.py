@@ -6,7 +6,15 @@ import datetime
 from collections.abc import Callable, Iterator
 
 import pytest
-from flask import Flask, Response, has_request_context, request, session, stream_with_context
+from flask import (
+    Flask,
+    Response,
+    has_request_context,
+    redirect,
+    request,
+    session,
+    stream_with_context,
+)
 from google.cloud.ndb.exceptions import ContextError
 
 import rollforward as rf
@@ -121,6 +129,18 @@ def test_a_task_that_raises_fails_the_test_with_its_traceback(kit: Rollforward) 
         '/tasks/fail failed with the arguments {"reason":"no seats"}: ValueError: no seats\n'
     )
     assert "raise ValueError(reason)" in str(caught.value)
+
+
+def test_a_task_that_the_app_refuses_fails_the_test(kit: Rollforward) -> None:
+    """As by a login before each request: none of its tasks would ever run."""
+    kit.app.before_request_funcs.setdefault(None, []).append(lambda: redirect("/login"))
+    bookings.remind.enqueue("Ada")
+
+    try:
+        with pytest.raises(TaskFailedError, match=r"/tasks/remind failed .* answered 302 FOUND"):
+            kit.settle()
+    finally:
+        kit.app.before_request_funcs[None].pop()
 
 
 def test_a_task_that_raises_is_retried_when_the_test_wants_it(kit: Rollforward) -> None:
