@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -109,8 +109,10 @@ class _Block(AbstractContextManager[Span]):
     ) -> None:
         sys.modules["opentelemetry.context"].detach(self._token)
         if isinstance(error, Exception):
-            self._span.record_exception(error)
-            self._shown.fail(f"{type(error).__name__}: {error}")
+            with suppress(Exception):  # Of its own `__str__`: the error is raised on.
+                self._span.record_exception(error)
+                self._shown.fail(f"{type(error).__name__}: {error}")
+            self._shown.fail(type(error).__name__)
         self._span.end()
 
 

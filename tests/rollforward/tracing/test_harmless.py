@@ -1,4 +1,4 @@
-"""OpenTelemetry while another thread imports it, as a handler does that imports a client lazily."""
+"""Traces that harm nothing: of a module that is half loaded, and of errors without a text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rollforward.telemetry import CloudLogFormatter
 from rollforward.tracing import current_traceparent, has_current_span, is_on, start_span
@@ -35,3 +36,21 @@ def test_a_record_is_an_entry_while_another_thread_imports_the_api(half_loaded: 
     """The entry was lost: the formatter raised."""
     record = logging.LogRecord("shop", logging.ERROR, "shop.py", 7, "lost", None, None)
     assert json.loads(CloudLogFormatter("p").format(record))["message"] == "lost"
+
+
+class WordlessError(Exception):
+    """Code of the app writes `__str__`, and may be wrong there."""
+
+    def __str__(self) -> str:
+        raise KeyError("order")
+
+
+def test_an_error_whose_text_fails_is_raised_on_and_ends_its_span(
+    exporter: InMemorySpanExporter,
+) -> None:
+    """The app that catches it met another one with an SDK, and the span was lost."""
+    with pytest.raises(WordlessError), start_span("GET", "SERVER"):
+        raise WordlessError
+
+    [span] = exporter.get_finished_spans()
+    assert (span.status.is_ok, span.status.description) == (False, "WordlessError")
