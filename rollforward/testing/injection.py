@@ -315,12 +315,18 @@ class FaultyService:
         value = getattr(self._service, attribute)
         if attribute.startswith("_") or not callable(value):
             return value
-        name = f"{self._name}.{attribute}"
+        return self._watched(attribute, value)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._watched("__call__", self._service)(*args, **options)
+
+    def _watched(self, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        name = f"{self._name}.{method}"
 
         def call(*args: Any, **options: Any) -> Any:
             return self._plan.around(
                 name,
-                lambda: value(*args, **options),
+                lambda: function(*args, **options),
                 lambda code: Unavailable(code.name),
                 lambda: RemoteCall.here(name, APP),
             )

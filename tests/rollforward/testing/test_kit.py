@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pytest
 from flask import (
@@ -18,6 +19,7 @@ from flask import (
 from google.cloud.ndb.exceptions import ContextError
 
 import rollforward as rf
+from rollforward.tasks import Unavailable
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.testing import NoAppError, NotSettledError, Rollforward, TaskFailedError
 from rollforward.testing.client import WorkerDiedError
@@ -198,6 +200,23 @@ def test_a_service_of_the_app_fails_too(kit: Rollforward, till: Till) -> None:
     assert kit.client.post("/impatient", data=FORM).status_code == 503
 
     assert till.charges == [2_000]
+
+
+def test_a_service_may_be_a_function(services: Services) -> None:
+    """It is called as in production, and fails as asked."""
+
+    class Charge(Protocol):
+        def __call__(self, cents: int) -> str: ...
+
+    kit = Rollforward(bookings.make(), services, {Charge: lambda cents: f"{cents} paid"})
+    kit.reset()
+    charge = kit.clients.service(Charge)
+
+    assert charge(7) == "7 paid"
+    kit.fail(next="Charge.__call__")
+    with pytest.raises(Unavailable):
+        charge(7)
+    kit.close()
 
 
 def test_a_service_of_the_app_can_be_set_up_by_its_clients(kit: Rollforward, till: Till) -> None:
