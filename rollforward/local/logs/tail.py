@@ -49,7 +49,7 @@ def level_of(line: str) -> str | None:
     if line.startswith("{"):
         try:
             severity = json.loads(line).get("severity")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             return None
         return _LEVEL_OF.get(str(severity).upper(), "INFO") if severity else None
     match = _LEVEL.search(line[:_LEVEL_CHARS])

@@ -10,6 +10,7 @@ to `on_line`.
 
 import collections
 import contextlib
+import logging
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ _STANDS_S = 5.0  # The longest wait for a process that was told to stand still.
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 LineSink = Callable[[str], None]
+
+log = logging.getLogger(__name__)
 
 
 def _wait_until_it_stands(process: psutil.Process) -> None:
@@ -203,15 +206,18 @@ class GuardedProcess:
         """Read until the end; then close the pipe to the guard, in case its owner forgot it."""
         assert guard.stdin is not None
         assert guard.stdout is not None
-        with contextlib.closing(guard.stdin), guard.stdout, self._open_log() as log:
+        with contextlib.closing(guard.stdin), guard.stdout, self._open_log() as file:
             for raw in guard.stdout:
                 line = raw.decode("utf-8", "replace").rstrip()
                 self.last_lines.append(line)
-                if log is not None:
+                if file is not None:
                     with contextlib.suppress(OSError):  # A full disk must not end the command.
-                        log.write(f"{line}\n".encode())
+                        file.write(f"{line}\n".encode())
                 if self.on_line is not None:
-                    self.on_line(line)
+                    try:
+                        self.on_line(line)
+                    except Exception:  # Nor must an error of ours.
+                        log.exception("A line of %s was not shown", self.name)
             guard.wait()  # It may have closed its output early; its input would end it.
 
     def _open_log(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:

@@ -112,6 +112,7 @@ def test_what_is_kept_has_a_bound_in_memory(monkeypatch):
         ("SEVERE: cannot bind", "ERROR"),
         ("INFORMATION about it", None),
         ("x" * 200 + " ERROR: late", None),
+        ('{"a":' * 100_000, None),
     ],
 )
 def test_levels_are_read_as_each_service_writes_them(line, level):

@@ -145,6 +145,20 @@ def test_output_is_kept_in_a_log_file(tmp_path):
     assert (tmp_path / "logs" / "chatty.log").read_text() == "日本語\n"
 
 
+def test_a_line_that_cannot_be_shown_ends_no_command(lines):
+    """The reader of its output must go on: the guard takes its end for ours."""
+
+    def show(line):
+        lines.append(line)
+        raise RecursionError("a print of nested JSON")
+
+    process = GuardedProcess("chatty", ["sh", "-c", "echo one; echo two"], on_line=show)
+    process.start()
+
+    assert process.wait(30)
+    assert (lines, process.exit_code) == (["one", "two"], 0)
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_a_log_that_cannot_be_written_ends_no_command(tmp_path, lines, is_full):
     """As on a full disk, or in a folder of somebody else: Datastore would end unsaved."""
