@@ -114,14 +114,14 @@ class Settings:
             "devserver_url": env.get("DEVSERVER_URL") or None,
             "log_level": _log_level(env),
             "log_format": _log_format(env, platform),
-            "service": env.get("GAE_SERVICE") or env.get("K_SERVICE") or "",
+            "service": env.get("GAE_SERVICE") or _on_cloud_run(env),
             "version": env.get("GAE_VERSION") or env.get("K_REVISION") or "",
             "processes_folder": env.get("WORKER_FILES") or None,
             "reports_folder": env.get("REPORTS_FOLDER", ""),
             "cloud_profile": env.get("CLOUD_PROFILE", ""),
             **_metrics_readers(env),
             "cpu_always_allocated": _switch(
-                env, "CPU_ALWAYS_ALLOCATED", default=platform != CLOUD_RUN
+                env, "CPU_ALWAYS_ALLOCATED", default=not env.get("K_SERVICE")
             ),
             "live_streams": _live_streams(env, platform),
         }
@@ -129,13 +129,18 @@ class Settings:
 
 def _platform(env: Mapping[str, str]) -> str:
     if env.get("GAE_ENV") == "standard":
-        if env.get("K_SERVICE"):
+        if _on_cloud_run(env):
             raise BadSettingsError(
                 "GAE_ENV and K_SERVICE are both set: this is App Engine, whose headers prove who "
                 "calls, or Cloud Run, where anybody may send them"
             )
         return APP_ENGINE
-    return CLOUD_RUN if env.get("K_SERVICE") else LOCAL
+    return CLOUD_RUN if _on_cloud_run(env) else LOCAL
+
+
+def _on_cloud_run(env: Mapping[str, str]) -> str:
+    """Return the name of the service or job of Cloud Run that this process is of; "": of none."""
+    return env.get("K_SERVICE") or env.get("CLOUD_RUN_JOB") or ""
 
 
 def _check_local(env: Mapping[str, str], project: str) -> None:

@@ -37,6 +37,7 @@ _NOT_FOR_THE_APP = (
     "GAE_SERVICE",
     "GAE_VERSION",
     "K_SERVICE",
+    "CLOUD_RUN_JOB",
     "K_REVISION",
 )
 

@@ -51,6 +51,10 @@ ON_CLOUD_RUN = {
     "TASKS_SERVICE_ACCOUNT": "tasks@real.iam.gserviceaccount.com",
 }
 WHOLE = {LOCAL: LAPTOP, APP_ENGINE: ON_APP_ENGINE, CLOUD_RUN: ON_CLOUD_RUN}
+IN_A_JOB = {
+    "CLOUD_RUN_JOB": "backfill",
+    **{name: value for name, value in ON_CLOUD_RUN.items() if name != "K_SERVICE"},
+}
 
 
 @pytest.mark.parametrize("platform", WHOLE)
@@ -61,6 +65,16 @@ def test_a_whole_configuration_is_taken(platform: str) -> None:
     assert settings.platform == platform
     assert settings.is_local == (platform == LOCAL)
     assert settings.secret_keys == (KEY,)
+
+
+def test_a_job_of_cloud_run_has_the_settings_of_its_service() -> None:
+    """A script against a deployed app; no service of Cloud Run has the job's variable."""
+    job, service = map(DemoSettings.from_environment, (IN_A_JOB, ON_CLOUD_RUN))
+
+    assert (job.platform, job.service) == (CLOUD_RUN, "backfill")
+    assert (job.target, job.project) == (service.target, service.project)
+    with pytest.raises(BadSettingsError, match="TASKS_URL"):
+        DemoSettings.from_environment({**IN_A_JOB, "TASKS_URL": ""})
 
 
 def test_app_engine_delivers_to_itself_unless_told_otherwise() -> None:
@@ -338,13 +352,14 @@ def test_a_password_does_not_travel_in_the_clear(platform: str, switch: str, nam
         (APP_ENGINE, "0", False),
         (CLOUD_RUN, "", False),
         (CLOUD_RUN, "1", True),
+        ("a job", "", True),
     ],
 )
 def test_cloud_run_takes_the_processor_between_requests_unless_told_otherwise(
     platform: str, given: str, is_allocated: bool
 ) -> None:
     """Its default is request-based billing, and no variable of its own says which it is."""
-    env = {**WHOLE[platform], "CPU_ALWAYS_ALLOCATED": given}
+    env = {**(WHOLE.get(platform) or IN_A_JOB), "CPU_ALWAYS_ALLOCATED": given}
 
     assert DemoSettings.from_environment(env).cpu_always_allocated is is_allocated
 

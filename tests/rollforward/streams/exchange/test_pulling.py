@@ -137,6 +137,16 @@ def test_a_slow_read_is_not_waited_for_by_what_another_has_found() -> None:
     assert commits(desk, lambda call: desk.wait((GATHER_MS + 1) / 1000)) == [READ] * 5
 
 
+def test_a_task_that_has_pulled_for_its_time_hands_over_to_another() -> None:
+    """G1: its delivery has a deadline, and a source may never be idle."""
+    lines = Lines(1_000)
+    desk = Desk(pipeline_of(lines))
+
+    assert commits(desk, lambda call: desk.wait(6)) == [READ] * 4, "run_ms is 20 seconds"
+    desk.run()
+    assert desk.state("counted", "k") == {"seen": 1_000}
+
+
 def test_what_can_be_read_comes_in_although_what_is_behind_it_cannot() -> None:
     """G1: each attempt begins with one read, so it comes up to the place that fails."""
     lines = Lines(1_000)
