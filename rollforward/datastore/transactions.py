@@ -280,9 +280,20 @@ def transact(
 
 
 def _attempt(body: Callable[[], T], transaction: Transaction) -> T:
-    """Run a body in a transaction of ndb."""
-    future = _begin(lambda: run_body(body, transaction))
+    """Run a body in a transaction of ndb, which rolls back after an Exception alone."""
+    exits: list[SystemExit] = []
+
+    def run() -> T:
+        try:
+            return run_body(body, transaction)
+        except SystemExit as exit_:
+            exits.append(exit_)
+            raise RuntimeError("the body has exited") from exit_
+
+    future = _begin(run)
     future.wait()
+    if exits:
+        raise exits[0]
     result: T = _result(future)
     return result
 

@@ -122,6 +122,20 @@ def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(
     assert len(runs) == 1
 
 
+def test_a_body_that_exits_leaves_no_row_locked(watched_world: World) -> None:
+    """A task may call a program that exits; its worker goes on, and nobody else rolls back."""
+
+    def body() -> None:
+        count_up()
+        raise SystemExit(2)
+
+    with pytest.raises(SystemExit, match="2"):
+        transact(body)
+
+    assert watched_world.plan.calls == ["BeginTransaction", "Lookup", "Rollback"]
+    assert transact(count_up) == 1
+
+
 def give_up(world: World) -> None:
     """End the transaction that this code runs in, as the service does when it is idle."""
     transaction, database = get_context().transaction, world.services.database or ""
