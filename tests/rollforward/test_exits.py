@@ -54,9 +54,19 @@ def open_reports(clients: Clients, args: Walk) -> Iterator[Callable[[Item], None
 REPORT_ALL = Job("report-all", "fan-out", Walk, items_of, side_effect=open_reports, page_size=3)
 
 
+def note_all(clients: Clients, args: Walk, items: list[Item]) -> list[None]:
+    DONE.update(str(item.value) for item in items)
+    if any(item.value == 1 for item in items):
+        sys.exit(2)
+    return [None] * len(items)
+
+
+NOTE_ALL = Job("note-all", "fan-out", Walk, items_of, apply=note_all, page_size=3)
+
+
 @pytest.fixture
 def world(services: Services) -> Iterator[World]:
-    world = World(services, jobs=[REPORT_ALL], tasks=[report], lanes=[REPORTS])
+    world = World(services, jobs=[REPORT_ALL, NOTE_ALL], tasks=[report], lanes=[REPORTS])
     DONE.clear()
     with world.clients.context():
         yield world
@@ -87,3 +97,12 @@ def test_an_item_that_exits_repeats_no_other_of_its_page(world: World) -> None:
     run = progress("r")
     assert (run.state, run.totals.done, run.totals.failed) == ("finished", 2, 1)
     assert DONE["0"] == DONE["2"] == 1
+
+
+@one_emulator
+def test_an_item_that_exits_lets_the_others_of_its_commit_be_applied(world: World) -> None:
+    put_items_here(3)
+    continuations.start(world.clients, NOTE_ALL, Walk("r"), run_id="r")
+    world.settle()
+    run = progress("r")
+    assert (run.state, run.totals.done, run.totals.failed) == ("finished", 2, 1)

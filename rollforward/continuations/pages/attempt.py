@@ -271,7 +271,7 @@ class _PageAttempt:
                 page = self._commit(kind, [(position, items[position]) for position in group])
             except PASSED_ON:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if not group:
                     raise
                 log.exception("job %s could not apply %d items", self.job.name, len(group))
