@@ -335,6 +335,16 @@ def test_retry_after_as_a_date(cloud):
     assert attempt.next_retry_at == cloud.now() + 300
 
 
+@pytest.mark.parametrize("date", ["soon", "Fri, 15 Jan 99999999999 08:05:00 GMT"])
+def test_a_retry_after_that_is_no_date_is_passed_over(cloud, date):
+    """An error of ours would leave the attempt running, and its task would never come again."""
+    cloud.create("first")
+
+    (attempt,) = cloud.deliver(503, {"Retry-After": date})
+
+    assert cloud.now() < attempt.next_retry_at < cloud.now() + 60
+
+
 def test_retry_after_without_throttling(cloud):
     """Retry-After belongs to 429 and 503; with another answer it says nothing (REF#httprequest)."""
     cloud.create("first")

@@ -93,6 +93,6 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
         return min(float(value), _MAX_RETRY_AFTER_S)
     try:
         at = email.utils.parsedate_to_datetime(value).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):  # No date, or one of a year that nobody will see.
         return 0.0
     return min(max(0.0, at - now_s), _MAX_RETRY_AFTER_S)
