@@ -275,6 +275,19 @@ def test_a_memcached_has_a_port_of_its_own_or_the_usual_one(host: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("platform", "log_format", "streams"),
+    [(LOCAL, "text", 8), (APP_ENGINE, "json", 0), (CLOUD_RUN, "json", 8)],
+)
+def test_each_platform_has_defaults_of_its_own(
+    platform: str, log_format: str, streams: int
+) -> None:
+    """S34: Cloud Logging reads JSON, people read text; App Engine streams no response."""
+    settings = DemoSettings.from_environment(WHOLE[platform])
+
+    assert (settings.log_format, settings.live_streams) == (log_format, streams)
+
+
+@pytest.mark.parametrize(
     ("threads", "given", "streams"),
     [("", "", 8), ("8", "", 2), ("3", "", 0), ("8", "4", 4), ("", "16", 16), ("64", "0", 0)],
 )

@@ -144,6 +144,27 @@ def test_an_error_of_an_own_app_keeps_its_headers(world: World) -> None:
     assert private["Content-Type"].startswith("text/plain")
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_an_error_page_names_the_line_of_the_app_on_a_laptop_alone(
+    world: World, is_local: bool
+) -> None:
+    """The innermost line that is no library's."""
+    app = Flask("shop")
+
+    def price() -> str:
+        return str(int("no price"))
+
+    app.get("/")(lambda: price())
+    platform = world.settings.platform if is_local else CLOUD_RUN
+    endpoints.mount(app, replace(world.settings, platform=platform), world.clients, Registry())
+
+    page = app.test_client().get("/", base_url="https://localhost").text
+
+    assert ("test_app.py, line" in page) is is_local
+    assert (': return str(int("no price"))' in page) is is_local
+    assert ("ValueError" in page) is is_local
+
+
 def test_an_api_that_an_app_names_goes_without_a_token(world: World) -> None:
     """It takes JSON, no cookies; its errors are problem details."""
     app = Flask("shop")

@@ -47,3 +47,21 @@ def test_a_list_that_is_too_long_is_refused_and_never_cut(
     assert answer.status_code == status
     if status == 200:
         assert answer.json == [1, 2, 3, 4, 5]
+
+
+def test_bad_items_are_named_by_their_lines_from_one(app: Flask) -> None:
+    """Whoever sent a file looks for them there."""
+    answer = app.test_client().post("/numbers", data=b"1\nx\n{}\n", content_type=NDJSON)
+
+    assert answer.status_code == 400
+    assert [error["line"] for error in answer.json["errors"]] == [2, 3]
+    assert "mend the items of line 2, 3" in answer.json["detail"]
+
+
+def test_a_compressed_body_is_refused_before_it_is_read(app: Flask) -> None:
+    """A small one could become a large one."""
+    answer = app.test_client().post(
+        "/numbers", data=b"1", content_type=NDJSON, headers={"Content-Encoding": "gzip"}
+    )
+
+    assert answer.status_code == 415

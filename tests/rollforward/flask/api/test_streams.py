@@ -261,6 +261,21 @@ def test_a_change_that_cannot_be_is_refused(
 
 
 @one_emulator
+@pytest.mark.parametrize(
+    ("query", "discards"), [("", False), ("?discard=false", False), ("?discard=true", True)]
+)
+def test_a_detached_computation_drops_its_backlog_only_on_demand(
+    program: Program, monkeypatch: pytest.MonkeyPatch, query: str, discards: bool
+) -> None:
+    """G15: nothing is lost by default."""
+    asked = list[bool]()
+    monkeypatch.setattr(Pipeline, "detach", lambda *_, discard: asked.append(discard))
+
+    assert program.send("DELETE", f"minutes/topology/seen{query}").status_code == 202
+    assert asked == [discards]
+
+
+@one_emulator
 def test_an_app_without_pipelines_has_no_such_routes(services: Services) -> None:
     world = World(services)
     app = main.create_app(world.settings, world.clients, Registry())
