@@ -71,12 +71,17 @@ def serve(
             pages and cookies. False, for an app that has its own: only the library's endpoints.
 
     Raises:
-        TypeError: there is no Flask app, no pattern takes a part, or two parts exclude each other.
+        TypeError: there is no Flask app, or it is served already; no pattern takes a part, or two
+            parts exclude each other.
     """
     if not isinstance(app, Flask):
         raise TypeError(
             f"rf.serve takes the Flask app first, and then its tasks, got {app!r:.100}: write "
             "serve = rf.serve(app, greet)"
+        )
+    if KEY in app.extensions:
+        raise TypeError(
+            f"rf.serve was called for {app.name!r:.50} before: list all its parts in one call"
         )
     registry = parts[0] if len(parts) == 1 and isinstance(parts[0], Registry) else Registry(*parts)
 

@@ -23,6 +23,11 @@ def ship(order: str) -> None:
     """Do nothing."""
 
 
+@rf.task
+def remind(order: str) -> None:
+    """Do nothing, either."""
+
+
 @pytest.fixture(autouse=True)
 def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of one, where nobody listens; logging stays as it was."""
@@ -91,6 +96,14 @@ def test_the_endpoints_of_the_library_are_guarded_in_such_an_app() -> None:
     assert visitor.get("/rollforward/", base_url="http://shop.test").status_code == 400
     long = visitor.get("/rollforward/runs?" + "&".join(["a=1"] * (fields.MAX_FIELDS + 1)))
     assert (long.status_code, "at most 50 fields" in long.text) == (413, True)
+
+
+def test_an_app_that_is_served_twice_is_told_so_at_its_start() -> None:
+    """Not by each request, as a blueprint that is registered already."""
+    app = rf.serve(old_app(), ship)
+
+    with pytest.raises(TypeError, match="'old_shop' before: list all its parts in one call"):
+        rf.serve(app, remind)
 
 
 def test_an_app_without_a_key_signs_with_that_of_the_settings() -> None:
