@@ -56,7 +56,7 @@ def _yaml_files() -> dict[str, str]:
     from rollforward.cli.deploy.needs import Needs
 
     needs = Needs({"default": ["/tasks/greet", "/tasks/ship"], "outbox": ["the outbox"]})
-    return {"queue.yaml": yaml_files.queue_yaml(needs), "cron.yaml": yaml_files.CRON_YAML}
+    return {"queue.yaml": yaml_files.queue_yaml(needs), "cron.yaml": yaml_files.cron_yaml()}
 
 
 def _render(folder: Traversable, name: str, prefix: str = "") -> list[tuple[str, str]]:

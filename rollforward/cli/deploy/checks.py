@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from rollforward.cli.deploy.project_files import BadFileError, ProjectFiles, Swe
 from rollforward.cli.deploy.queue_settings import UNLIMITED, QueueSettings
 
 SWEEP_URL = "/cron/sweep"
+_PATTERN_SWEEP = re.compile("/cron/[^/]+/sweep")
 # After an outage each partition of the outbox gets a task that drains it.
 OUTBOX_LEAST_PER_S = 5
 OUTBOX_LEAST_CONCURRENT = 2
@@ -138,6 +140,7 @@ def _sweeps(needs: Needs, files: ProjectFiles) -> Iterator[Finding]:
     yield from _missing_sweeps(needs, {sweep.url for sweep in sweeps})
     for sweep in sweeps:
         yield from _sweep_findings(needs, sweep, sweeps)
+        yield from _elsewhere(files, sweep)
 
 
 def _missing_sweeps(needs: Needs, urls: set[str]) -> Iterator[Finding]:
@@ -171,6 +174,17 @@ def _sweep_findings(needs: Needs, sweep: Sweep, sweeps: Sequence[Sweep]) -> Iter
             "a lost instance waits for it: set its schedule to every 1 minutes."
         )
         yield Finding("sweep-rare", "cron.yaml", sweep.url, text)
+
+
+def _elsewhere(files: ProjectFiles, sweep: Sweep) -> Iterator[Finding]:
+    """Yield that an entry calls the default service, where this app's work is not known."""
+    is_own = sweep.url == SWEEP_URL or _PATTERN_SWEEP.fullmatch(sweep.url)
+    if is_own and files.service and not sweep.target:
+        text = (
+            f"cron.yaml calls {sweep.url} of the default service, and app.yaml is of "
+            f"{files.service}: add `target: {files.service}` to the entry."
+        )
+        yield Finding("sweep-elsewhere", "cron.yaml", sweep.url, text)
 
 
 def _indexes(needs: Needs, files: ProjectFiles) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from rollforward.tasks.pattern import CompositeIndex
 
 THREADS = 32
 MAX_INSTANCES = 4
+DEFAULT_SERVICE = "default"
 _THREADS = re.compile(r"--threads[\s=\",\']+(\d{1,4})\b")
 
 
@@ -30,10 +31,12 @@ class Sweep:
 
     Attributes:
         interval_s: The longest time between its next runs.
+        target: The service of App Engine that it calls; "": the default one.
     """
 
     url: str
     interval_s: float
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,12 @@ class ProjectFiles:
         count = scaling.get("max_instances") if isinstance(scaling, dict) else None
         return count if isinstance(count, int) and count > 0 else MAX_INSTANCES
 
+    @property
+    def service(self) -> str:
+        """The name of the service of App Engine, by app.yaml; "": the default one, or none."""
+        name = str(_mapping(self.root / "app.yaml").get("service") or "")
+        return "" if name == DEFAULT_SERVICE else name
+
     def platforms(self) -> Sequence[str]:
         """Return the platforms that the folder has a file for; Cloud Run if it has none."""
         files = {"app-engine": "app.yaml", "cloud-run": "Dockerfile"}
@@ -109,7 +118,11 @@ class ProjectFiles:
             jobs = cron.read_jobs(self.cron_yaml, now_utc)
         except (cron.BadCronFileError, schedules.BadScheduleError) as error:
             raise BadFileError(str(error)) from error
-        return [Sweep(job.url, _max_interval_s(job.upcoming(5))) for job in jobs]
+        entries = _mapping(self.cron_yaml).get("cron") or []
+        return [
+            Sweep(job.url, _max_interval_s(job.upcoming(5)), str(entry.get("target") or ""))
+            for job, entry in zip(jobs, entries, strict=True)
+        ]
 
     def indexes(self) -> Sequence[CompositeIndex]:
         """Return the composite indexes of index.yaml.

@@ -13,12 +13,9 @@ from rollforward.cli.deploy.project_files import BadFileError, ProjectFiles
 from rollforward.cli.deploy.queue_settings import suggested
 from rollforward.tasks.pattern import CompositeIndex
 
-CRON_YAML = f"""\
+_CRON_HEAD = """\
 # One sweep for all patterns: it finds the work that a crash has left.
 cron:
-  - description: sweep
-    url: {SWEEP_URL}
-    schedule: every 1 minutes
 """
 _QUEUE_HEAD = """\
 # One queue per kind of work, so that a flood of one cannot delay another.
@@ -48,10 +45,17 @@ def queue_entries(needs: Needs, names: Iterable[str]) -> str:
     return "\n\n".join(entries) + "\n"
 
 
-def sweep_entries(urls: Iterable[str]) -> str:
-    """Return the entries of cron.yaml for some sweeps."""
+def cron_yaml(service: str = "") -> str:
+    """Return the file with the sweep of a service; "": of the default one."""
+    return _CRON_HEAD + sweep_entries([SWEEP_URL], service)
+
+
+def sweep_entries(urls: Iterable[str], service: str) -> str:
+    """Return the entries of cron.yaml for some sweeps of a service; "": the default one."""
+    target = f"    target: {service}\n" if service else ""
     return "".join(
-        f"  - description: sweep\n    url: {url}\n    schedule: every 1 minutes\n" for url in urls
+        f"  - description: sweep\n    url: {url}\n    schedule: every 1 minutes\n{target}"
+        for url in urls
     )
 
 
@@ -85,10 +89,11 @@ def write(needs: Needs, files: ProjectFiles, findings: Iterable[Finding]) -> lis
     elif names := subjects["queue.yaml"]:
         written.append(_append(files.queue_yaml, "queue", queue_entries(needs, names), names))
     if "cron-file-missing" in by_id:
-        files.cron_yaml.write_text(CRON_YAML, encoding="utf-8")
+        files.cron_yaml.write_text(cron_yaml(files.service), encoding="utf-8")
         written.append("Wrote cron.yaml.")
     elif urls := subjects["cron.yaml"]:
-        written.append(_append(files.cron_yaml, "cron", sweep_entries(urls), urls))
+        entries = sweep_entries(urls, files.service)
+        written.append(_append(files.cron_yaml, "cron", entries, urls))
     if kinds := subjects["index.yaml"]:
         entries = index_entries([index for index in needs.indexes if index.kind in kinds])
         if files.index_yaml.is_file():

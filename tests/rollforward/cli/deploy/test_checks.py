@@ -181,6 +181,29 @@ def test_a_sweep_that_is_absent_or_unused_or_doubled_or_rare_is_a_finding(
     assert ids(check(NEEDS, ProjectFiles(tmp_path))) == expected
 
 
+TARGETS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+    "the default service": ("service: default\n", CRON_YAML, []),
+    "no service": ("runtime: python313\n", CRON_YAML, []),
+    "its service": ("service: shop\n", CRON_YAML + "  target: shop\n", []),
+    "another service": ("service: shop\n", CRON_YAML, [("sweep-elsewhere", "/cron/sweep")]),
+    "another service by the app's own code": (
+        "service: shop\n",
+        CRON_YAML + "  target: shop\n- {url: /reports, schedule: every 24 hours}\n",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_sweep_of_another_service_is_a_finding(tmp_path: Path, name: str) -> None:
+    """An entry without a target calls the default service, and this app is never swept."""
+    app_yaml, text, expected = TARGETS[name]
+    write_project(tmp_path, cron=text)
+    (tmp_path / "app.yaml").write_text(app_yaml)
+
+    assert ids(check(NEEDS, ProjectFiles(tmp_path))) == expected
+
+
 @pytest.mark.parametrize("text", ["queue: 5", "queue:\n- rate: 5/s\n", "queue:\n- title: x", "["])
 def test_a_file_that_cannot_be_read_is_a_finding_with_its_place(tmp_path: Path, text: str) -> None:
     write_project(tmp_path, queues=text)

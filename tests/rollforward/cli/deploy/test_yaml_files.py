@@ -103,6 +103,20 @@ def test_a_missing_sweep_is_added_behind_those_of_the_file(tmp_path: Path) -> No
     assert check(NEEDS, ProjectFiles(tmp_path)) == []
 
 
+@pytest.mark.parametrize("cron", [None, "cron:\n- url: /reports\n  schedule: every 24 hours\n"])
+def test_a_sweep_that_is_written_calls_the_service_of_the_app(
+    tmp_path: Path, cron: str | None
+) -> None:
+    write_project(tmp_path, cron=cron)
+    (tmp_path / "app.yaml").write_text("service: shop\n")
+
+    write(tmp_path)
+
+    entries = yaml.safe_load((tmp_path / "cron.yaml").read_text())["cron"]
+    assert (entries[-1]["url"], entries[-1]["target"]) == ("/cron/sweep", "shop")
+    assert check(NEEDS, ProjectFiles(tmp_path)) == []
+
+
 def test_a_missing_index_is_added_behind_those_of_the_file(tmp_path: Path) -> None:
     write_project(tmp_path)
     text = "indexes:\n- kind: Own\n  properties:\n  - name: a\n  - name: b\n"
