@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from typing import Any
 import google.auth
 import grpc
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import (
@@ -23,7 +26,7 @@ from google.cloud.datastore_v1.types import (
 from google.cloud.tasks_v2 import ListQueuesResponse, Queue
 
 from rollforward.datastore.transactions import transact
-from rollforward.runtime import open_cloud_tasks, open_datastore
+from rollforward.runtime import clients, open_cloud_tasks, open_datastore
 from rollforward.runtime.clients import RPC_TIMEOUT_S
 from rollforward.testing.services import PROJECT
 
@@ -48,6 +51,7 @@ class LocalNetwork(grpc.GenericRpcHandler):  # type: ignore[misc]
     hosts: list[str] = field(default_factory=list)
     user_agents: list[str] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)  # Until the deadline of each call.
+    port: int = 0  # To which channels connect.
 
     def service(self, details: Any) -> Any:
         method = details.method.rpartition("/")[2]
@@ -69,10 +73,11 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalNetwork]:
     server = grpc.server(ThreadPoolExecutor(2), handlers=[handler], options=any_size)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
+    handler.port = port
 
     def channel_to(target: str, credentials: Any, options: Any = (), **_: Any) -> Any:
         handler.hosts.append(target)
-        return grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+        return grpc.insecure_channel(f"127.0.0.1:{handler.port}", options=options)
 
     monkeypatch.setattr(grpc, "secure_channel", channel_to)
     monkeypatch.setattr(google.auth, "default", lambda **_: (AnonymousCredentials(), PROJECT))
@@ -121,3 +126,65 @@ def test_no_call_waits_for_ever(network: LocalNetwork) -> None:
 
     assert network.requests.keys() == replies.keys()
     assert max(network.left_s) < 4 * RPC_TIMEOUT_S
+
+
+class Way:
+    """Hands bytes on to a port, until it loses the connections that exist: both ends stay open."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self._lost: set[socket.socket] = set()
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_connections(self) -> None:
+        self._lost.update(self._sockets)
+
+    def close(self) -> None:
+        for end in (self._listener, *self._sockets):
+            end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:  # It was closed.
+                return
+            callee = socket.create_connection(("127.0.0.1", self._port))
+            self._sockets += [caller, callee]
+            for source, sink in ((caller, callee), (callee, caller)):
+                threading.Thread(target=self._hand_on, args=(source, sink), daemon=True).start()
+
+    def _hand_on(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65_536):
+                if source not in self._lost:
+                    sink.sendall(data)
+        except OSError:
+            pass
+
+
+def test_a_connection_that_is_lost_in_silence_fails_few_calls(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that rested: the network has forgotten its connection, and tells nobody."""
+    pauses = [(name, ms // 50 if "_time" in name else ms) for name, ms in clients._CHANNEL]
+    monkeypatch.setattr(clients, "_CHANNEL", pauses)
+    monkeypatch.setattr(clients, "RPC_TIMEOUT_S", 2.0)
+    written = CommitResponse(mutation_results=[MutationResult(version=1)])
+    network.answers["Commit"] = CommitResponse.serialize(written)
+    way = Way(network.port)
+    network.port = way.port
+    try:
+        with open_datastore(PROJECT).context(cache_policy=False, legacy_data=False):
+            Blob(id="b").put()
+            way.lose_connections()
+
+            with pytest.raises(rpc_errors.GoogleAPICallError):
+                Blob(id="b").put()
+
+            Blob(id="b").put()
+    finally:
+        way.close()
