@@ -17,6 +17,9 @@ from contextlib import contextmanager
 
 from rollforward.runtime.process.process_state import ProcessState
 
+# Longer than the calls of a service that answers, and shorter than a visitor's patience.
+TIMEOUT_S = 2.0
+
 
 class RequestsInProgress:
     """The requests that a process has not answered yet."""
@@ -38,4 +41,4 @@ class RequestsInProgress:
                 self._count -= 1
                 is_last = self._count == 0
             if is_last:
-                self._process_state.finish_background_work()
+                self._process_state.finish_background_work(TIMEOUT_S)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rollforward.outbox.entities import OutboxTask
 from rollforward.outbox.relay import committed, relay
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.bounded_wait import BoundedWait
 from rollforward.tasks.cloud_tasks import MAX_PER_CALL, UNANSWERED
 
 log = logging.getLogger(__name__)
@@ -19,8 +20,6 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 10_000
 # The pause between two calls of a process's relay.
 LINGER_S = 0.02
-# The seconds for which a response waits for the first attempts at its rows.
-FINISH_S = 2.0
 # Seconds between two attempts at a row. The last delay repeats during an outage of Cloud Tasks or
 # Datastore, and all rows are relayed a few seconds after it.
 RETRY_DELAYS_S = (1, 2, 3)
@@ -76,7 +75,7 @@ class BackgroundRelay:
         self._pause = pause
         self._schedule = schedule
         self._lock = threading.Lock()
-        self._has_drained = threading.Condition(self._lock)
+        self._drained = BoundedWait(self._lock)
         self._is_awaited = False
         self._waiting: list[_Job] = []
         self._delayed: list[list[_Job]] = []  # By the number of seconds until they are due.
@@ -90,11 +89,11 @@ class BackgroundRelay:
     def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         self._add(clients, [_Job(row, in_doubt=True) for row in rows])
 
-    def finish(self, timeout_s: float = FINISH_S) -> None:
+    def finish(self, timeout_s: float) -> None:
         """Wait until each row has had its first attempt, for some seconds at most."""
         with self._lock:
             self._is_awaited = True
-            self._has_drained.wait_for(lambda: not self._is_draining, timeout_s)
+            self._drained.wait(lambda: not self._is_draining, timeout_s)
             self._is_awaited = False
 
     def _add(self, clients: Clients, errands: Sequence[_Job]) -> None:
@@ -111,7 +110,7 @@ class BackgroundRelay:
             log.info("no thread starts; %d rows wait, or are left to the sweep", len(errands))
             with self._lock:
                 self._is_draining = False
-                self._has_drained.notify_all()
+                self._drained.notify()
 
     def _drain(self, clients: Clients) -> None:
         while errands := self._next():
@@ -128,7 +127,7 @@ class BackgroundRelay:
             del self._waiting[:MAX_PER_CALL]
             self._is_draining = bool(errands)
             if not errands:
-                self._has_drained.notify_all()
+                self._drained.notify()
             return errands
 
     def _take_same_queues(self, unanswered: Sequence[_Job]) -> list[_Job]:

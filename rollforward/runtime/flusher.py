@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import Protocol
 
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.bounded_wait import BoundedWait
 from rollforward.runtime.process.daemons import start_daemon
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,11 @@ class PeriodicFlusher:
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._is_awake = False
-        self._has_ended = threading.Event()
+        self._is_hurried = threading.Event()  # The next flush comes before its time.
+        self._stored = BoundedWait(self._lock)
+        self._has_ended = False
         clients.process_state.on_shutdown(owner, self._end)
-        clients.process_state.on_last_request(owner, self._flush_now)
+        clients.process_state.on_last_request(owner, self._finish)
 
     def wake(self) -> None:
         """Schedule a flush within a period; call it after adding to the buffer."""
@@ -68,25 +70,30 @@ class PeriodicFlusher:
 
     def _run(self) -> None:
         while True:
-            if self._has_ended.wait(self._period_s):
-                time.sleep(LAST_PERIOD_S)
-            self._flush_now()
+            self._is_hurried.wait(LAST_PERIOD_S if self._has_ended else self._period_s)
+            self._is_hurried.clear()
+            try:
+                with self._clients.context():
+                    self.flush()
+            except rpc_errors.GoogleAPICallError as error:
+                log.warning("%s: a flush failed and is retried: %s", self._owner, error)
+            except Exception:
+                log.exception("%s: a flush failed and is retried", self._owner)
             with self._lock:
                 if self._buffer.is_empty():
                     self._is_awake = False
+                    self._stored.notify()
                     return
 
-    def _flush_now(self) -> None:
-        try:
-            if not self._buffer.is_empty():
-                with self._clients.context():
-                    self.flush()
-        except rpc_errors.GoogleAPICallError as error:
-            log.warning("%s: a flush failed and is retried: %s", self._owner, error)
-        except Exception:
-            log.exception("%s: a flush failed and is retried", self._owner)
+    def _finish(self, timeout_s: float) -> None:
+        """Let the thread flush now, and wait for it."""
+        with self._lock:
+            if self._is_awake:
+                self._is_hurried.set()
+                self._stored.wait(lambda: not self._is_awake, timeout_s)
 
     def _end(self) -> None:
-        self._has_ended.set()
+        self._has_ended = True
+        self._is_hurried.set()
         with self._clients.context():
             self.flush()

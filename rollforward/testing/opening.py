@@ -37,7 +37,7 @@ class ProcessMemory(ProcessState):
             flusher = getattr(act, "__self__", None)
             if isinstance(flusher, PeriodicFlusher):
                 flusher._buffer = _Empty()
-                flusher._has_ended.set()
+                flusher._is_hurried.set()
         super().clear()
 
 

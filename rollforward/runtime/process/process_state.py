@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ class ProcessState:
         self._lock = threading.Lock()
         self._objects: dict[str, Any] = {}
         self._last_acts: dict[str, Callable[[], None]] = {}
-        self._finishing_acts: dict[str, Callable[[], None]] = {}
+        self._finishing_acts: dict[str, Callable[[float], None]] = {}
 
     def get_or_create(self, owner: str, make: Callable[[], T]) -> T:
         """Return the object of an owner; make it if there is none."""
@@ -43,16 +45,20 @@ class ProcessState:
         """Run the acts before the process ends. A killed process runs none."""
         _run_all(self._last_acts, "could not end well")
 
-    def on_last_request(self, owner: str, act: Callable[[], None]) -> None:
-        """Register an act that finishes an owner's background work, one for each owner."""
+    def on_last_request(self, owner: str, act: Callable[[float], None]) -> None:
+        """Register an act that waits for an owner's background work, for some seconds at most."""
         self._finishing_acts[owner] = act
 
-    def finish_background_work(self) -> None:
+    def finish_background_work(self, timeout_s: float) -> None:
         """Run these acts, before a process that has no request in progress loses its processor.
 
         The last one comes first: it may leave work to one that was there before it.
         """
-        acts = dict(reversed(self._finishing_acts.items()))
+        ends_at = time.monotonic() + timeout_s
+        acts = {
+            owner: partial(_run_until, ends_at, act)
+            for owner, act in reversed(self._finishing_acts.items())
+        }
         _run_all(acts, "has not finished its background work")
 
     def clear(self) -> None:
@@ -66,3 +72,7 @@ def _run_all(acts: Mapping[str, Callable[[], None]], complaint: str) -> None:
             act()
         except Exception:
             log.exception("%s %s", owner, complaint)
+
+
+def _run_until(ends_at: float, act: Callable[[float], None]) -> None:
+    act(max(0.0, ends_at - time.monotonic()))

@@ -227,7 +227,7 @@ def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
 
     world.clients.process_state.shutdown()
     flusher = fan_in._buffer(world.clients).flusher
-    flusher._has_ended.set()
+    flusher._has_ended = True
     monkeypatch.setattr(fork_join_insert, "insert_rows", insert_rows)
     fan_in.add(world.clients, "t", Mark("a"))
     until(lambda: not flusher._is_awake)

@@ -115,6 +115,40 @@ def test_two_flushes_at_once_store_one_after_the_other() -> None:
     assert met == []
 
 
+def test_the_last_request_lets_the_thread_flush_before_its_time() -> None:
+    """It waits until all is stored; a process without a buffer waits for nothing."""
+    letters, ours = Letters(), clients()
+    flusher = PeriodicFlusher(ours, "letters", letters, 3_600)
+    ours.process_state.finish_background_work(20)
+    letters.waiting.append("a")
+    flusher.wake()
+
+    ours.process_state.finish_background_work(20)
+
+    assert letters.stored == ["a"]
+    assert threads() == 0
+
+
+def test_one_request_waits_for_a_flush_that_hangs_and_no_other_one() -> None:
+    """In an outage each response would be late, of `/health/live`, too."""
+    may_store, letters, ours = threading.Event(), Letters(), clients()
+    store = letters.store
+    letters.store = lambda: (may_store.wait(20), store())[1]  # type: ignore[method-assign]
+    flusher = PeriodicFlusher(ours, "letters", letters, 3_600)
+    letters.waiting.append("a")
+    flusher.wake()
+    ours.process_state.finish_background_work(0.01)
+
+    ours.process_state.finish_background_work(3_600)
+    assert letters.stored == []
+    may_store.set()
+    until(lambda: threads() == 0)
+    letters.waiting.append("b")
+    flusher.wake()
+    ours.process_state.finish_background_work(20)
+    assert letters.stored == ["a", "b"]
+
+
 def test_a_process_that_is_told_to_end_flushes_first() -> None:
     """It does not wait for the period, and neither do later items."""
     letters, ours = Letters(), clients()
