@@ -79,7 +79,7 @@ class Site:
         """Let everything end that waits."""
         self.gate.is_open.set()
         self.may_end.set()
-        self.relay.finish(20)
+        until(lambda: not self.relay._is_draining, 20)
         self.clients.process_state.shutdown()
 
     def get(self, path: str) -> str:
