@@ -24,6 +24,8 @@ MIN_AFTER_FAILURE_S = 1.0
 FETCH_TIMEOUT_S = 3.0
 CLOCK_SKEW_S = 10
 LATEST_S = 10**11  # In the year 5138.
+# What Cloud Run, once it has checked a token, may put in the place of the signature.
+REMOVED = ".SIGNATURE_REMOVED_BY_GOOGLE"
 # What reading a token may end in when a stranger made it; JSON nested deep is a RecursionError.
 _UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, auth_errors.GoogleAuthError)
 
@@ -83,6 +85,8 @@ class TokenVerifier:
 
         if not audiences or not all(audiences):
             raise BadTokenError("no audience to compare with")
+        if token.endswith(REMOVED):  # Anybody could write this.
+            raise BadTokenError("Cloud Run has removed the signature: see docs/howto/deploy.md")
         try:
             header = jwt.decode_header(token)
             certs = self._certs_for(str(header.get("kid")))

@@ -64,6 +64,7 @@ def test_the_token_is_a_bearer_token_and_json_is_asked_for(server: Server) -> No
     assert dead(server) == 0
     (request,) = server.requests
     assert request["Authorization"] == f"Bearer {TOKEN}"
+    assert request["X-Serverless-Authorization"] == f"Bearer {TOKEN}"  # For Cloud Run.
     assert request["Accept"] == "application/json"
     assert request["path"] == "/rollforward/api/v1/dead-tasks?limit=20"
 

@@ -251,6 +251,16 @@ def test_a_token_changed_after_it_was_signed_is_refused(world: World) -> None:
     assert status_with(world, f"Bearer {header}.{claims}.") == 403
 
 
+def test_a_token_whose_signature_cloud_run_has_removed_is_refused_with_the_reason(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S4: its claims are as anybody could write them, and the log says whose deed it was."""
+    header, claims, _ = token(world).split(".")
+
+    assert status_with(world, f"Bearer {header}.{claims}.SIGNATURE_REMOVED_BY_GOOGLE") == 403
+    assert "Cloud Run has removed the signature" in caplog.text
+
+
 GARBAGE = {
     "nothing": "",
     "no token": "Bearer ",
