@@ -82,7 +82,7 @@ def _on_cloud_run(
         *([f"gcloud datastore indexes create index.yaml --project={at.project}"][: _any(needs)]),
         f"gcloud run deploy {at.service} --source=. {where} --no-allow-unauthenticated "
         f"--service-account={runs} --concurrency={files.threads} "
-        f"--max-instances={files.max_instances} --timeout=600 "
+        f"--max-instances={files.max_instances} --timeout={needs.deadline_s} "
         f"--set-secrets=SECRET_KEY={secret}:latest --set-env-vars={settings}",
         f"gcloud run services add-iam-policy-binding {at.service} {where} "
         f"--member=serviceAccount:{calls} --role=roles/run.invoker",

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from rollforward.registry import Registry
 from rollforward.tasks.pattern import CompositeIndex, Pattern
 
+# Of Cloud Tasks, for a task that declares none.
+DEADLINE_S = 600
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -19,6 +22,7 @@ class Needs:
         swept: The patterns in use that cron has to call.
         waking: Those whose sweep wakes work, and does not only delete expired rows.
         indexes: The composite indexes of the patterns in use.
+        deadline_s: The longest time that a delivery may take.
     """
 
     queues: Mapping[str, Sequence[str]]
@@ -26,6 +30,7 @@ class Needs:
     swept: Sequence[str] = ()
     waking: frozenset[str] = frozenset()
     indexes: Sequence[CompositeIndex] = ()
+    deadline_s: int = DEADLINE_S
 
     def patterns_of(self, queue: str) -> frozenset[str]:
         """Return the names of the patterns whose tasks go to a queue."""
@@ -53,4 +58,5 @@ def needs_of(registry: Registry) -> Needs:
         [pattern.name for pattern in used if pattern.is_swept],
         frozenset(p.name for p in used if type(p).sweep is not Pattern.sweep),
         [index for pattern in used for index in pattern.indexes],
+        max([DEADLINE_S, *(task.deadline_s or 0 for task in registry.tasks.values())]),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import rollforward as rf
 from rollforward.cli.deploy import gcloud, report
 from rollforward.cli.deploy.needs import needs_of
 from rollforward.cli.deploy.project_files import ProjectFiles
@@ -229,8 +230,17 @@ def test_cloud_runs_commands_create_each_queue_as_the_file_has_it_and_one_sweep(
     assert any(word.endswith(".europe-west1.run.app/cron/sweep") for word in jobs[0])
     (deploy,) = (words for words in lines if words[1:3] == ["run", "deploy"])
     assert "--no-allow-unauthenticated" in deploy
-    assert "--concurrency=32" in deploy
+    assert {"--concurrency=32", "--timeout=600"} <= set(deploy)
     assert not any("$PROJECT" in word for words in lines for word in words)
+
+
+def test_cloud_run_lets_a_request_take_as_long_as_the_longest_task(tmp_path: Path) -> None:
+    """A shorter limit ends each delivery of it, until the task is dead."""
+    needs = needs_of(registry(rf.Lane("builds", deadline_s=1_800)))
+
+    (deploy,) = (w for w in printed(tmp_path, "cloud-run", needs) if w[1:3] == ["run", "deploy"])
+
+    assert "--timeout=1800" in deploy
 
 
 @pytest.mark.parametrize("service", ["a", "shop", "rollforward", "a" * 30, "a" * 49])
