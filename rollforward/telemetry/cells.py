@@ -51,14 +51,25 @@ class Cells:
         if not any(self._memory[: self._USED.size]):
             self._USED.pack_into(self._memory, 0, self._USED.size)
 
-    def add(self, key: Key, amounts: Sequence[tuple[int, float]], count: int) -> bool:
+    def add(
+        self,
+        key: Key,
+        amounts: Sequence[tuple[int, float]],
+        count: int,
+        *,
+        reserved_bytes: int = 0,
+    ) -> bool:
         """Add amounts to the numbers of a row, each at its index.
+
+        Args:
+            reserved_bytes: The room at the end that a new row leaves to others.
 
         Returns:
             False: the row is new, and there is no room for it.
         """
         with self._lock:
-            at = self._offsets.get((key, count)) or self._new_row(key, count)
+            last = len(self._memory) - reserved_bytes
+            at = self._offsets.get((key, count)) or self._new_row(key, count, last)
             if not at:
                 return False
             for index, amount in amounts:
@@ -92,14 +103,14 @@ class Cells:
             return memory
         return mmap.mmap(-1, file_bytes)
 
-    def _new_row(self, key: Key, count: int) -> int:
+    def _new_row(self, key: Key, count: int, last: int) -> int:
         """Return the place of a new row's numbers; 0: there is no room."""
         text = json.dumps(key).encode()
         text += b" " * (-len(text) % 8)
         used: int = self._USED.unpack_from(self._memory, 0)[0]
         at = used + self._ROW.size + len(text)
         end = at + count * self._NUMBER.size
-        if end > len(self._memory):
+        if end > last:
             return 0
         self._ROW.pack_into(self._memory, used, len(text), count)
         self._memory[used + self._ROW.size : at] = text

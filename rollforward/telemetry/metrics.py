@@ -23,6 +23,7 @@ from rollforward.telemetry.cells import Cells
 # Upper bounds in seconds, from a quick handler to the longest deadline of a dispatch.
 BOUNDS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1_800)
 OTHERS = "(others)"
+OTHERS_BYTES = 4096  # The room of their rows: one for each outcome, and two of buckets.
 UNKNOWN = "(unknown)"  # The path of no declared task; paths of strangers make no series.
 MAX_LABEL_CHARS = 200
 
@@ -117,7 +118,8 @@ class TaskMetrics:
         amounts: tuple[tuple[int, float], ...],
         count: int,
     ) -> None:
-        if not self._cells.add((family.name, *labels), amounts, count):
+        key = (family.name, *labels)
+        if not self._cells.add(key, amounts, count, reserved_bytes=OTHERS_BYTES):
             self._cells.add((family.name, OTHERS, OTHERS, *labels[2:]), amounts, count)
 
 
