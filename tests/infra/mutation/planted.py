@@ -169,7 +169,11 @@ PACKAGES = {
     ),
     "operations": Package(
         ["rollforward/operations/*.py", "rollforward/console/**/*.py"],
-        [f"{TESTS}/console"],
+        [
+            f"{TESTS}/console",
+            f"{TESTS}/lanes/test_console.py",
+            f"{TESTS}/schedules/test_schedules.py",
+        ],
     ),
     "testing": Package(["rollforward/testing/*.py"], [f"{TESTS}/testing"], DEEP),
     "cli": Package(["rollforward/cli/**/*.py"], [f"{TESTS}/cli/**/test_*.py"]),

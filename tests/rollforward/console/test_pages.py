@@ -301,6 +301,23 @@ def test_the_outbox_is_listed_by_age_to_its_last_row(desk: Desk) -> None:
         assert browser.open(f"/outbox?cursor={cursor}").status_code == 400, cursor
 
 
+def test_the_outbox_is_listed_to_its_last_row_if_one_partition_has_all(desk: Desk) -> None:
+    """As after an outage of one process's queue: no other partition fills a page."""
+    now = desk.world.clock.now().replace(tzinfo=None)
+    ages = [datetime.timedelta(seconds=number) for number in range(5)]
+    rows = [RowId("c" * 24, now - age, 0, False).text for age in ages]
+    with desk.world.context():
+        ndb.put_multi([OutboxTask(id=id_, path=PATH, queue="default", body="{}") for id_ in rows])
+    pages, cursor = list[list[str]](), ""
+    while not pages or cursor:
+        answer = desk.ask(f"{API}/outbox?limit=2&cursor={quote(cursor)}").json
+        assert answer is not None
+        pages.append([row["id"] for row in answer["rows"]])
+        cursor = answer["next_cursor"]
+
+    assert pages == [rows[:2:-1], rows[2:0:-1], rows[:1]]
+
+
 def test_sweeps_say_when_each_was_done(desk: Desk) -> None:
     """A sweep that is not known to have happened says so."""
     browser = Browser(desk)
