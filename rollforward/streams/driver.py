@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,6 +18,7 @@ from rollforward.datastore import bodies
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import SystemClock
+from rollforward.streams.exchange.background_steps import BackgroundSteps
 from rollforward.streams.exchange.effect_pool import EffectPool
 from rollforward.streams.execution.quarantine import find_culprit
 from rollforward.streams.graph.declaration import Declaration
@@ -92,6 +94,7 @@ class Engine:
             is_dead=clients.processes.is_dead,
             can_join=isinstance(clients.clock, SystemClock),
         )
+        self._background = BackgroundSteps.of(clients.process_state)
         self._hints = InboxHints.of(clients.process_state)
         self._joint_commits = self._hints.joint_commits
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -137,11 +140,12 @@ class Engine:
 
     def _run_in_background(self, steps: Steps[Any]) -> None:
         """Run steps in a thread that the end of the process does not wait for."""
-        thread = threading.Thread(target=self.run, args=[steps], name="streams", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # There are too many threads.
-            log.warning("%s is woken by its sweep: %s", self._pipeline.name, error)
+        engine = copy.copy(self)
+        if isinstance(self._clients.clock, SystemClock):
+            pause = {Pause: lambda call: self._background.pause(call.seconds)}
+            engine._handlers = self._handlers | pause
+        if not self._background.start(partial(engine.run, steps)):
+            log.warning("%s is woken by its sweep: no thread starts", self._pipeline.name)
 
     def _handle(self, call: Call) -> Any:
         return self._handlers[type(call)](call)
