@@ -13,7 +13,7 @@ from rollforward.lanes import adding
 from rollforward.lanes.declaration import Lane
 from rollforward.lanes.gathered import replays, running
 from rollforward.lanes.gathered.calls import Call, form_of
-from rollforward.lanes.gathered.timing import Debounce, Throttle, Timing, Unique
+from rollforward.lanes.gathered.timing import MAX_WAIT_S, Debounce, Throttle, Timing, Unique
 from rollforward.lanes.gathered.window import Window, place_in_key, time_at
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, time_of
@@ -186,12 +186,13 @@ def debounced(
         def digest(user: str, calls: Sequence[Call[NewPost]]) -> None: ...
 
     Args:
-        max_s: Seconds after the first call at which it runs at the latest; default ten waits.
+        max_s: Seconds after the first call at which it runs at the latest; default ten waits, a
+            week at most.
 
     Raises:
         ValueError: as of `Gathered`, like the other arguments.
     """
-    timing = Debounce(wait_s, 10 * wait_s if max_s is None else max_s)
+    timing = Debounce(wait_s, min(10 * wait_s, MAX_WAIT_S) if max_s is None else max_s)
     return partial(
         Gathered, name, timing, queue=queue, max_attempts=max_attempts, deadline_s=deadline_s
     )

@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.lanes import BadLaneError, Call, Gathered, debounced, throttled, unique
 from rollforward.lanes.gathered import claiming, running
-from rollforward.lanes.gathered.timing import Debounce, Throttle
+from rollforward.lanes.gathered.timing import MAX_WAIT_S, Debounce, Throttle
 from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
 from rollforward.testing.injection import MEANWHILE
@@ -234,6 +234,9 @@ def test_a_declaration_that_leaves_no_time_says_what_it_may_be() -> None:
 def test_the_longest_wait_is_ten_waits_if_none_is_declared() -> None:
     digest = debounced("test-default", wait_s=3)(_work)
     assert digest.timing == Debounce(3, 30)
+    daily, longest = (debounced("test-default", wait_s=days * 86_400)(_work) for days in (1, 7))
+    assert daily.timing == Debounce(86_400, MAX_WAIT_S)
+    assert longest.timing == Debounce(MAX_WAIT_S, MAX_WAIT_S)
     direct: Gathered[Any] = Gathered("test-default", digest.timing, _work)
     for lane in (digest, direct):
         assert (lane.max_attempts, lane.task.deadline_s, lane.queue) == (50, 600, "default")
