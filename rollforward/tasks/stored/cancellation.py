@@ -22,7 +22,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import current
 from rollforward.datastore.expiry import expiry
-from rollforward.datastore.transactions import is_in_transaction, transact
+from rollforward.datastore.transactions import is_in_transaction, running_transaction, transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.texts import has_unpaired_surrogate
@@ -45,6 +45,8 @@ LIFE_IN_LANE = datetime.timedelta(days=3650)
 NAMED = "-n"  # The end of a handle that is made of a name.
 TRACKED = "-t"  # The end of a handle that cannot cancel.
 
+_HOOK = "handles"
+
 
 def cancel(handle: str) -> bool:
     """Cancel a task; in a transaction, with it.
@@ -60,7 +62,7 @@ def cancel(handle: str) -> bool:
 
 def is_known(handle: str) -> bool:
     """Return whether a handle has a row: its task was enqueued."""
-    return current.get_multi([handle_key(handle)])[0] is not None
+    return handle in _written() or current.get_multi([handle_key(handle)])[0] is not None
 
 
 def put_handle(
@@ -73,7 +75,9 @@ def put_handle(
     """
     now_utc = clients.clock.now()
     expires = expiry(handle, naive_utc(max(due or now_utc, now_utc) + life))
-    current.put(CancellableTask(key=handle_key(handle), state=WAITING, expires=expires))
+    row = CancellableTask(key=handle_key(handle), state=WAITING, expires=expires)
+    _written()[handle] = row
+    current.put(row)
 
 
 def begin(handle: str) -> None:
@@ -165,7 +169,9 @@ def _note(handle: str, **values: str) -> None:
 
 
 def _cancel(handle: str) -> bool:
-    row = handle_key(handle).get() if not handle.endswith(TRACKED) else None
+    if handle.endswith(TRACKED):
+        return False
+    row = _written().get(handle) or handle_key(handle).get()
     if row is None or row.state == BEGUN:
         return False
     if row.state == WAITING:
@@ -183,3 +189,23 @@ def _begin(handle: str) -> None:
     if row.state == WAITING:
         row.state = BEGUN
         row.put()
+
+
+def _written() -> dict[str, CancellableTask]:
+    """Return the rows of tasks that this transaction enqueues: it does not read what it writes."""
+    transaction = running_transaction()
+    return {} if transaction is None else transaction.hook(_HOOK, _Written).rows
+
+
+class _Written:
+    """The rows of one attempt of a transaction."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, CancellableTask] = {}
+
+    def on_retry(self, cause: Exception) -> None:
+        self.rows.clear()
+
+    def on_commit(self) -> None: ...
+
+    def on_outcome_unknown(self) -> None: ...

@@ -338,3 +338,25 @@ def test_a_task_that_is_cancelled_between_two_runs_of_its_transaction_never_begi
     with studio.context():
         assert answers == [True]
         assert runs_here() == {}
+
+
+def test_a_task_that_one_transaction_enqueues_and_cancels_never_begins(studio: World) -> None:
+    """B9: also when its body runs twice, and another call of its name enqueues nothing."""
+    answers: list[bool] = []
+
+    def enqueue(tag: str, name: tuple[str] | None = None) -> str:
+        return enqueue_cancellable(studio.clients, film, film.bind(tag, "x"), name=name)
+
+    def body() -> None:
+        answers.append(cancel(enqueue("unnamed")))
+        answers.append(cancel(enqueue("named", ("cut",))))
+        enqueue("named", ("cut",))
+        enqueue("shown")
+
+    with studio.context():
+        studio.plan.break_next("Commit", "error", 1)
+        transact(body)
+        assert answers == [True] * 4
+    studio.settle()
+    with studio.context():
+        assert runs_here() == {"shown": 1}
