@@ -13,7 +13,7 @@ from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.schedules import cron as times
 from rollforward.schedules.cron import Missed
 from rollforward.schedules.entities import row_key
-from rollforward.schedules.ticks import DeclaredSchedule, put_row
+from rollforward.schedules.ticks import DeclaredSchedule, delete_row, put_row
 from rollforward.tasks.declaration import task
 from rollforward.tasks.parameters import with_clients
 
@@ -86,7 +86,7 @@ class UserSchedules(DeclaredSchedule):
             BadScheduleError: no schedule can have this id.
         """
         _check_id(row_id)
-        row_key(self.name, row_id).delete()
+        delete_row(row_key(self.name, row_id))
 
 
 def _check_id(row_id: object) -> None:

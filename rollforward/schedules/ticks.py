@@ -11,7 +11,7 @@ import pydantic
 from google.cloud import ndb
 
 from rollforward.datastore.batched import MAX_COMMIT_BYTES
-from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.datastore.transactions import current_transaction, running_transaction, transact
 from rollforward.outbox.cancellable import enqueue_tracked
 from rollforward.outbox.enqueue import enqueue
 from rollforward.runtime.clients import Clients
@@ -61,14 +61,28 @@ TICK = Task("/tasks/schedules/tick", "default", Tick, _not_registered)
 
 def put_row(clients: Clients, key: Any, cron: str, tz: str, body: str | None) -> None:
     """Write a row and enqueue its next tick, in this transaction; unless it is there already."""
-    row = key.get()
-    if row is not None and (row.cron, row.tz, row.body) == (cron, tz, body):
+    transaction, row = current_transaction(), key.get()
+    # What this transaction has written before is not in what it reads.
+    is_read = not transaction.counts[_changes_of(key)]
+    if is_read and row is not None and (row.cron, row.tz, row.body) == (cron, tz, body):
         return
-    transaction = current_transaction()
+    transaction.count(_changes_of(key))
     revision = f"{transaction.id}.{transaction.count('schedule')}"
     recent = row.recent if row is not None else None
     row = ScheduleRow(key=key, cron=cron, tz=tz, body=body, revision=revision, recent=recent)
     _move(clients, row, clients.clock.now())
+
+
+def delete_row(key: Any) -> None:
+    """Delete a row; in a transaction, with it."""
+    transaction = running_transaction()
+    if transaction is not None:
+        transaction.count(_changes_of(key))
+    key.delete()
+
+
+def _changes_of(key: Any) -> str:
+    return f"changes of the schedule {key.id()}"
 
 
 def advance(clients: Clients, schedules: Mapping[str, DeclaredSchedule], tick: Tick) -> int:

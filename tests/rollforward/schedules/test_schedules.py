@@ -170,6 +170,34 @@ def test_users_have_schedules_of_their_own(services: Services) -> None:
         assert sorted(ran.tag for ran in TickRun.query().fetch()) == ["u1", "u2", "u2 again"]
 
 
+def test_the_last_change_of_a_schedule_in_a_transaction_counts(services: Services) -> None:
+    """T3: a form that removes all of a user's schedules and puts them again loses none."""
+    world = world_of(services, USERS)
+    daily, hourly = "0 9 * * *", "0 * * * *"
+
+    def put(user: str, cron: str) -> None:
+        USERS.put(world.clients, user, cron, greet_user.bind(user))
+
+    def change() -> None:
+        for user in ("again", "gone"):
+            USERS.remove(user)
+        put("again", daily)
+        put("back", hourly)
+        put("back", daily)
+        put("gone", daily)
+        USERS.remove("gone")
+
+    with world.context():
+        for user in ("again", "back", "gone"):
+            put(user, daily)
+        transact(change)
+        rows = {row.key.id(): row.cron for row in ScheduleRow.query().fetch()}
+        assert rows == {"users|again": daily, "users|back": daily}
+    pass_time(world, DAY_S, sweeps_every_s=2 * DAY_S)
+    with world.context():
+        assert sorted(run.tag for run in TickRun.query().fetch()) == ["again", "back"]
+
+
 @task("/tasks/tests/greet-user", queue="default")
 def greet_person(clients: Clients, person: str) -> None:
     """Note that it ran: the same task in the next version, with its parameter renamed."""
