@@ -206,19 +206,20 @@ def is_in_transaction() -> bool:
     return context is not None and context.in_transaction()
 
 
-def check_outside(call: str, twin: str) -> None:
+def check_outside(call: str, twin: str = "") -> None:
     """Check that no transaction runs here: it would not undo a call that commits at once.
 
     Args:
-        twin: The call that joins a transaction.
+        twin: The call that joins a transaction; "": there is none.
 
     Raises:
         RuntimeError: one runs.
     """
     if is_in_transaction():
+        instead = f"write {twin}, or " if twin else ""
         raise RuntimeError(
-            f"{call} commits at once, and stays if this transaction ends without a commit: write "
-            f"{twin}, or do it after the commit"
+            f"{call} commits at once, and stays if this transaction ends without a commit: "
+            f"{instead}do it after the commit"
         )
 
 

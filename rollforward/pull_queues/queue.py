@@ -142,9 +142,11 @@ class PullQueue:
         same leases may be acked again within an hour.
 
         Raises:
+            RuntimeError: a transaction runs here, which would not undo it.
             google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again
                 is safe.
         """
+        check_outside(f"ack of {self.name}")
         newest = _latest(leases)
         groups = batched(newest, leasing.MAX_ITEMS)
         lost = [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]

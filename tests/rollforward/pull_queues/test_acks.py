@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.datastore.transactions import transact
 from rollforward.pull_queues import Lease, leasing
 from rollforward.pull_queues.entities import PullReceipt
 from rollforward.pull_queues.pattern import PullQueues
@@ -30,6 +31,18 @@ def test_a_late_workers_ack_fails(world: World) -> None:
     assert lease(world) == []
     assert WORK.ack(world.clients, [renewed]) == []
     assert WORK.ack(world.clients, [late]) == [late]
+
+
+def test_an_ack_in_a_transaction_is_refused_and_the_item_waits(world: World) -> None:
+    """P2: it deleted the items at once, and a rollback of the work beside it lost them."""
+    add(world, "a")
+    leases = lease(world, lease_s=30)
+
+    with pytest.raises(RuntimeError, match=r"ack of .* commits at once, .*: do it after"):
+        transact(lambda: WORK.ack(world.clients, leases))
+
+    assert waiting() == 1
+    assert WORK.ack(world.clients, leases) == []
 
 
 def test_one_lost_lease_does_not_keep_the_others_from_their_ack(world: World) -> None:
