@@ -47,8 +47,8 @@ def export_to(clients: Clients, pipeline: Declaration, path: str | os.PathLike[s
     At most one page is in memory, and the hashes of the ids of records that wait.
 
     Raises:
-        TopologyError: it is not stopped, it publishes a stream, or records wait where a split or
-            merge has left them.
+        TopologyError: it is not stopped or is resumed meanwhile, it publishes a stream, or records
+            wait where a split or merge has left them.
         Retry, Unavailable: repeat it.
     """
     return export_with(functools.partial(run_steps, clients, pipeline), path)
@@ -74,6 +74,7 @@ def _rows(run: Run, head: Head) -> Iterator[Row]:
         while after is not None:
             page, after, ids = run(record_page, head, place, after, ids)
             yield from page
+    run(_check_still_stopped, head)
 
 
 def places_of(head: Head) -> list[Place]:
@@ -123,6 +124,18 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
         due=sorted(due),
         codecs=environment.pipeline.codecs.names,
     )
+
+
+def _check_still_stopped(environment: Environment, head: Head) -> Steps[None]:
+    """Check that all pages are of one cut.
+
+    Raises:
+        TopologyError: the pipeline was resumed meanwhile.
+    """
+    if (yield from find_head(environment)).stopped.get("id") != head.stopped["id"]:
+        raise TopologyError(
+            f"{environment.pipeline.name} was resumed while it was exported: stop it again"
+        )
 
 
 def _interval(environment: Environment, place: Place) -> Steps[Interval]:

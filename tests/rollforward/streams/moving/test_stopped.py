@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rollforward.streams.inspection.topology_status import topology
-from rollforward.streams.model.errors import MissingCodeError
+from rollforward.streams.model.errors import MissingCodeError, TopologyError
+from rollforward.streams.moving.exporting import export_with, record_page
+from rollforward.streams.moving.stopping import resume_steps, stop_steps
 from tests.rollforward.streams.moving import moves
 
 pytestmark = pytest.mark.fast
@@ -20,3 +25,23 @@ def test_a_stopped_pipeline_says_that_it_is_stopped_and_which_versions_it_has() 
 
     assert {(part.version, part.is_missing) for part in parts.values()} == {(1, False)}
     assert {part.version for part in desk.status().computations.values()} == {1}
+
+
+@pytest.mark.parametrize("stops_again", [False, True])
+def test_an_export_of_a_pipeline_that_is_resumed_meanwhile_is_none(
+    stops_again: bool, tmp_path: Path
+) -> None:
+    """G22: its first pages are of one cut and its last ones of another, with a valid digest."""
+    desk = moves.first_half()
+
+    def run(steps: Any, *args: Any) -> Any:
+        if steps is record_page:
+            desk.do(resume_steps(desk.environment))
+            desk.run()
+            if stops_again:
+                desk.do(stop_steps(desk.environment))
+        return moves.run_of(desk)(steps, *args)
+
+    with pytest.raises(TopologyError, match="was resumed while it was exported"):
+        export_with(run, tmp_path / "export")
+    assert not [*tmp_path.iterdir()]
