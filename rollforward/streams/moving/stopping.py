@@ -36,7 +36,8 @@ def stop(clients: Clients, pipeline: Declaration) -> None:
     can be repeated neither here nor, without being counted twice, elsewhere.
 
     Raises:
-        TopologyError: a computation is being attached, replaced or detached; nothing was changed.
+        TopologyError: a computation is being attached, replaced or detached, or an import into it
+            is not finished; nothing was changed.
         Retry, Unavailable: repeat it; it may have been done.
     """
     run_steps(clients, pipeline, stop_steps)
@@ -88,6 +89,7 @@ def started(head: Head) -> Head:
 
 def _mark(environment: Environment) -> Steps[Commit | None]:
     head = yield from read_head(environment)
+    _check_imported(head.body)
     if head.body.stopped:
         return None
     if has_pending_change(head.body):
@@ -167,6 +169,15 @@ def _unmark(environment: Environment) -> Steps[Commit | None]:
     head = yield from read_head(environment)
     if not head.body.stopped:
         return None
-    if "import" in head.body.stopped:
-        raise TopologyError("an import into it is not finished: repeat the import")
+    _check_imported(head.body)
     return Commit(puts=[(environment.names.head, started(head.body), head.version)])
+
+
+def _check_imported(head: Head) -> None:
+    """Check that the end of an import does not let the pipeline run.
+
+    Raises:
+        TopologyError: an import into it is not finished.
+    """
+    if "import" in head.stopped:
+        raise TopologyError("an import into it is not finished: repeat the import")

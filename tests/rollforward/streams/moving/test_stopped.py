@@ -9,9 +9,12 @@ import pytest
 
 from rollforward.streams.inspection.topology_status import topology
 from rollforward.streams.model.errors import MissingCodeError, TopologyError
+from rollforward.streams.moving import importing
 from rollforward.streams.moving.exporting import export_with, record_page
+from rollforward.streams.moving.file_format import read_header
 from rollforward.streams.moving.stopping import resume_steps, stop_steps
 from tests.rollforward.streams.moving import moves
+from tests.rollforward.streams.simulator.driver import Desk
 
 pytestmark = pytest.mark.fast
 
@@ -45,3 +48,12 @@ def test_an_export_of_a_pipeline_that_is_resumed_meanwhile_is_none(
     with pytest.raises(TopologyError, match="was resumed while it was exported"):
         export_with(run, tmp_path / "export")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_pipeline_whose_import_is_unfinished_is_not_stopped(tmp_path: Path) -> None:
+    """G22: it was, as the operator was told, and the end of the import let it run."""
+    header = read_header(moves.exported(moves.first_half(), tmp_path / "export"))
+    half = Desk(moves.pipeline())
+    half.do(importing.begin(half.environment, header))
+    with pytest.raises(TopologyError, match="an import into it is not finished"):
+        half.do(stop_steps(half.environment))
