@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -62,24 +62,21 @@ def rotated_lines(path: str | Path, record: ToRecord, *, settled: timedelta = SE
         has_log = bool(files) and files[-1].path == log_path
         if position is None and not has_log:
             return Pulled([], None)
-        inode, changed_ns, offset, start = position or (files[-1].inode, 0, 0, "")
-        place = next((n for n, each in enumerate(files) if each.inode == inode), None)
-        if place is None:
-            newer = (n for n, each in enumerate(files) if each.changed_ns > changed_ns)
-            place = next(newer, len(files) - 1 if has_log else None)
+        position = position or [files[-1].inode, 0, 0, ""]
+        try:
+            place, is_known = _place_of(files, *position)
+            if place is None and has_log:
+                place = len(files) - 1
             if place is None:
                 return Pulled([], position)
-            log.warning(_GONE, path, offset)
-            offset, start = 0, ""
-        current, later = files[place], files[place + 1 :]
-        age_s = clients.clock.now().timestamp() - current.changed_ns / 1e9
-        # A program that still writes to a renamed file has not written to the new one.
-        is_complete = any(each.size for each in later) and age_s >= settled.total_seconds()
-        try:
+            offset = position[2] if is_known else 0
+            if not is_known:
+                log.warning(_GONE, path, position[2])
+            current, later = files[place], files[place + 1 :]
+            age_s = clients.clock.now().timestamp() - current.changed_ns / 1e9
+            # A program that still writes to a renamed file has not written to the new one.
+            is_complete = any(each.size for each in later) and age_s >= settled.total_seconds()
             with current.opened() as opened:
-                if _start_of(opened, offset) != start or (offset and not start):
-                    log.warning(_GONE, path, offset)  # The inode may be that of a later file.
-                    offset = 0
                 content = functools.partial(_content_of, opened)
                 pulled = lines(content, record, grows=not is_complete)(clients, offset, limit)
                 start = _start_of(opened, pulled.position)
@@ -111,6 +108,32 @@ class _LogFile(NamedTuple):
             if os.fstat(opened.fileno()).st_ino != self.inode:
                 raise FileNotFoundError(f"{self.path} is another file by now")
             yield opened
+
+    def begins_with(self, offset: int, start: str) -> bool:
+        """Return whether a file that was read up to an offset may be this one."""
+        if not offset:
+            return True
+        with self.opened() as opened:
+            return bool(start) and _start_of(opened, offset) == start
+
+
+def _place_of(
+    files: Sequence[_LogFile], inode: int, changed_ns: int, offset: int, start: str
+) -> tuple[int | None, bool]:
+    """Return the place of the file to read next, None: there is none; and whether it is known.
+
+    An unknown file follows one that was truncated, or was deleted and has left its inode to another
+    file. A file with the beginning of a truncated one is a copy of it.
+    """
+    place = next((n for n, each in enumerate(files) if each.inode == inode), None)
+    if place is not None and files[place].begins_with(offset, start):
+        return place, True
+    newer = (
+        n
+        for n, each in enumerate(files)
+        if each.changed_ns > changed_ns and (place is None or not each.begins_with(offset, start))
+    )
+    return next(newer, place), False
 
 
 def _start_of(opened: IO[bytes], offset: int) -> str:

@@ -120,6 +120,7 @@ def test_a_log_that_was_truncated_is_read_from_its_beginning(log: Log) -> None:
     log.read()
     log.write("one\n", "two\n", to=log.path.with_name("access.log.1"), age_s=OLD_S)
     log.path.write_text("new\n")
+    log.age(log.path, 0)
     assert log.rest() == ["new"]
 
     log.path.write_text("longer than what was read\n")
@@ -200,6 +201,30 @@ def test_only_the_file_that_is_gone_is_lost(log: Log) -> None:
     log.write("c\n", age_s=OLD_S)
 
     assert log.rest() == ["b", "c"]
+
+
+def test_a_renamed_file_is_read_if_the_log_has_the_inode_of_one_that_is_gone(log: Log) -> None:
+    """G19: file systems give the inode of a deleted file to the next one."""
+    log.write("a\n", "lost\n", age_s=900)
+    log.read(1)
+    gone = log.rotate("gone")
+    log.write("b\n", age_s=800)
+    log.rotate("access.log.1")
+    gone.write_text("c\n")
+    log.age(gone.rename(log.path), OLD_S)
+
+    assert log.rest() == ["b", "c"]
+
+
+def test_a_copy_that_was_made_before_a_truncation_is_not_read_again(log: Log) -> None:
+    """G19: it is younger than the read, and has what was read."""
+    log.write("a\n", "b\n", age_s=900)
+    log.read()
+    log.write("a\n", "b\n", to=log.path.with_name("access.log.1"), age_s=800)
+    log.path.write_text("c\n")
+    log.age(log.path, OLD_S)
+
+    assert log.rest() == ["c"]
 
 
 @pytest.mark.parametrize("touched", ["access.log.2", ""])
