@@ -84,8 +84,9 @@ class Fused(Computation):
             version: The version of all parts. Increment it to replace one of them. A part's
                 `upgrade` gets this version.
             reads: The earlier versions whose states all parts can read.
-            forgets: Parts of earlier versions whose states and timers are deleted. States and
-                timers of other names are refused, including those of an unfused computation.
+            forgets: Parts of earlier versions whose states, timers and holds are deleted when their
+                key has its next record or timer. States and timers of other names are refused,
+                including those of an unfused computation.
 
         Raises:
             TypeError: the computations cannot be fused; the message says why.
@@ -273,8 +274,9 @@ class _Steps:
         self._fused.check_tag(timer.tag)
         name, _, tag = timer.tag.partition(_BETWEEN)
         part, set_timer = self._fused.parts.get(name), self._backend.firing
-        if part is None or set_timer is None:
-            return  # The part of an earlier version, in `forgets`.
+        if part is None or set_timer is None:  # The part of an earlier version, in `forgets`.
+            self._release_forgotten()
+            return
         self._begin((name, NEVER if set_timer.is_late else set_timer.hold))
         self._part = part
         part.timer(self._context, Timer(self.key, tag, timer.at_ms, timer.is_processing_time))
@@ -290,6 +292,12 @@ class _Steps:
         )
         self._fired = fired
         self._waiting.clear()  # A hook that raised may have left records.
+        self._release_forgotten()
+
+    def _release_forgotten(self) -> None:
+        """End the key's holds of removed parts, which have no code to release them."""
+        for name in self._fused.forgets:
+            self._backend.release(name + _BETWEEN)
 
     def _work_on_all(self, *, is_alone: bool) -> None:
         """Run the parts on the pending records.

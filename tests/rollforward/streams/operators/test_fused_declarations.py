@@ -21,6 +21,7 @@ from rollforward.streams.graph.plan import running_computations
 from rollforward.streams.model.errors import UnreadableStateError
 from rollforward.streams.model.state import JsonCodec
 from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Session, Tumbling, Windowed
 from rollforward.streams.topology.changes import replace
 from tests.rollforward.streams.operators.test_fused import (
     COUNT,
@@ -72,6 +73,21 @@ def test_what_a_part_that_is_not_there_any_more_has_left_is_forgotten_if_that_is
 
     assert test.read("seen") == []
     assert not test.dead
+
+
+def test_a_part_that_is_forgotten_holds_no_watermark_any_more() -> None:
+    """G18: all windows downstream waited for it for ever."""
+    minute = timedelta(minutes=1)
+    held = Windowed("w", Session(minute), inputs={"in": key_of}, output="w", stamp="earliest")
+    second = Fused("fused", Tally, Watch, version=2, reads=[1], forgets=["w"], outputs=["mid"])
+    per_minute = Windowed("counts", Tumbling(minute), inputs={"mid": key_of}, output="counts")
+    first = Fused("fused", Tally, held, outputs=["mid"])
+    test = StreamTest(Pipeline("p", first, per_minute, standby=[second]))
+    test.push("in", {"k": "a"}, timestamp_ms=1)
+    test.replace("fused", 2)
+    test.advance_watermark(200_000)
+
+    assert [output.value["records"] for output in test.read("counts")] == [1]
 
 
 def test_a_timer_of_no_part_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
