@@ -27,13 +27,14 @@ from typing import Any
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.graph import Graph
+from rollforward.streams.graph.plan import running_computation
 from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord, Target
 from rollforward.streams.model.codecs import Undecodable
 from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
 from rollforward.streams.model.key_state import NOTHING, KeyState
 from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, inbound_value
 from rollforward.streams.model.sink import Sink, SinkRecord
-from rollforward.streams.topology.compatibility import check_declared, check_state
+from rollforward.streams.topology.compatibility import check_declared, check_replaces, check_state
 
 
 @dataclass(frozen=True)
@@ -181,16 +182,19 @@ class StreamTest:
         Raises:
             UnknownStreamError: the pipeline lacks this version.
             UnreadableStateError: the version cannot read a state; nothing was changed.
+            TopologyError: it cannot take the other's place.
         """
         code = self.pipeline.versions.get((computation, version))
         if code is None:
             raise UnknownStreamError(f"there is no version {version} of {computation}")
+        replaced = self._graph.computations[computation]
         states = self._keys[computation].states
         stored = {state.version for state in states.values() if state.text}
         if not code.weak and not isinstance(code, Sink):
-            check_declared(code, {*stored, self._graph.computations[computation].version})
+            check_declared(code, {*stored, replaced.version})
         for key, state in states.items():
             check_state(code, key, state)
+        check_replaces(replaced, running_computation(replaced), code)
         replacement = {computation: code}
         self._graph = Graph([*(self._graph.computations | replacement).values()])
 

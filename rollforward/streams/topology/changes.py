@@ -30,12 +30,11 @@ from rollforward.streams.graph.plan import (
 )
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
-from rollforward.streams.model.sink import Sink
 from rollforward.streams.publications.registration import drop_removed, subscribers
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, Steps
 from rollforward.streams.storage.retry import retry_commit
 from rollforward.streams.storage.schema import Head
-from rollforward.streams.topology.compatibility import check_stored_states
+from rollforward.streams.topology.compatibility import check_replaces, check_stored_states
 from rollforward.streams.watermarks.cut_reader import read_cut
 from rollforward.streams.watermarks.publishing import published
 
@@ -97,7 +96,7 @@ def replace(environment: Environment, name: str, version: int | None) -> Steps[N
             raise TopologyError(f"{name} is {current.phase}: retry when that is done")
         if current != tried:
             raise ChangedError  # The stored states may be others than were read.
-        _check_replaces(environment.at(head).computation(name), current, code)
+        check_replaces(environment.at(head).computation(name), current, code)
         successor = running_computation(code, REPLACING, head.layout_version + 1)
         return {
             **running,
@@ -146,37 +145,6 @@ def _code(environment: Environment, name: str, version: int | None) -> Computati
     if (name, version) not in pipeline.versions:
         raise UnknownStreamError(f"{pipeline.name} has no version {version} of {name} in this code")
     return pipeline.versions[name, version]
-
-
-def _check_replaces(replaced: Computation, running: RunningComputation, code: Computation) -> None:
-    """Check that a version can continue with the inbox and the timers of another one.
-
-    Raises:
-        TopologyError: it cannot.
-    """
-    new_version = f"version {code.version} of {code.name}"
-    if {*running.inputs} != {*code.inputs}:
-        raise TopologyError(
-            f"{new_version} does not read {', '.join(running.inputs)} as the running one does, "
-            "and they share an inbox: attach it under another name"
-        )
-    if running.weak != code.weak:
-        raise TopologyError(
-            f"only one of {new_version} and the running one is weak, and senders would run it "
-            "inline while it runs itself: attach it under another name"
-        )
-    if (running.sink or isinstance(replaced, Sink)) != isinstance(code, Sink):
-        raise TopologyError(
-            f"only one of {new_version} and the running one is a sink: attach it under another name"
-        )
-    sinks = [sink for sink in (replaced, code) if isinstance(sink, Sink)]
-    if len({sink.partitions for sink in sinks}) > 1:
-        raise TopologyError(
-            f"{new_version} has another number of partitions, and its subscribers have positions "
-            "in those that run: publish the stream under another name"
-        )
-    if replaced.percentile != code.percentile:
-        raise TopologyError(f"{new_version} has another `percentile`: its watermark would go back")
 
 
 def _change(

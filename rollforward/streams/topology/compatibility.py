@@ -1,4 +1,4 @@
-"""Compatibility check: can a new version of a computation read the stored states?"""
+"""Compatibility check: can a new version of a computation continue with states and inbox?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollforward.runtime.texts import describe_error
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import RunningComputation
 from rollforward.streams.model.computation import Computation
-from rollforward.streams.model.errors import UnreadableStateError
+from rollforward.streams.model.errors import TopologyError, UnreadableStateError
 from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import Read, Steps
@@ -105,3 +105,34 @@ def check_state(code: Computation, key: str, state: KeyState) -> None:
             f"version {code.version} of {code.name} cannot read the state of {key!r}, written by "
             f"version {state.version}: {describe_error(error)}"[:500]
         ) from error
+
+
+def check_replaces(replaced: Computation, running: RunningComputation, code: Computation) -> None:
+    """Check that a version can continue with the inbox and the timers of another one.
+
+    Raises:
+        TopologyError: it cannot.
+    """
+    new_version = f"version {code.version} of {code.name}"
+    if {*running.inputs} != {*code.inputs}:
+        raise TopologyError(
+            f"{new_version} does not read {', '.join(running.inputs)} as the running one does, "
+            "and they share an inbox: attach it under another name"
+        )
+    if running.weak != code.weak:
+        raise TopologyError(
+            f"only one of {new_version} and the running one is weak, and senders would run it "
+            "inline while it runs itself: attach it under another name"
+        )
+    if (running.sink or isinstance(replaced, Sink)) != isinstance(code, Sink):
+        raise TopologyError(
+            f"only one of {new_version} and the running one is a sink: attach it under another name"
+        )
+    sinks = [sink for sink in (replaced, code) if isinstance(sink, Sink)]
+    if len({sink.partitions for sink in sinks}) > 1:
+        raise TopologyError(
+            f"{new_version} has another number of partitions, and its subscribers have positions "
+            "in those that run: publish the stream under another name"
+        )
+    if replaced.percentile != code.percentile:
+        raise TopologyError(f"{new_version} has another `percentile`: its watermark would go back")

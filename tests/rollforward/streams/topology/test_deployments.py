@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.model.errors import MissingCodeError, TopologyError, UnknownStreamError
@@ -156,6 +156,10 @@ def test_what_would_not_fit_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(TopologyError, match=message):
             desk.do(replace(desk.environment, "tally", version))
+    test = StreamTest(desk.simulation.pipeline)
+    for version in (3, 6, 4, 7):
+        with pytest.raises(TopologyError, match=f"version {version} of tally"):
+            test.replace("tally", version)
     with pytest.raises(TopologyError, match="comes from outside"):
         desk.do(attach(desk.environment, "circle", None))
     with pytest.raises(TopologyError, match="behind its watermark"):
