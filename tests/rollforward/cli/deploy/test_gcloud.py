@@ -229,7 +229,7 @@ def test_cloud_runs_commands_create_each_queue_as_the_file_has_it_and_one_sweep(
     assert "--schedule=* * * * *" in jobs[0]
     assert any(word.endswith(".europe-west1.run.app/cron/sweep") for word in jobs[0])
     (deploy,) = (words for words in lines if words[1:3] == ["run", "deploy"])
-    assert "--no-allow-unauthenticated" in deploy
+    assert "--allow-unauthenticated" in deploy, "the app could verify no token"
     assert {"--concurrency=32", "--timeout=600"} <= set(deploy)
     assert not any("$PROJECT" in word for words in lines for word in words)
 
