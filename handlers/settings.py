@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rollforward.flask.context import settings
-from rollforward.flask.settings import LOCAL, BadSettingsError, Settings
+from rollforward.flask.settings import LOCAL, BadSettingsError, Settings, switch_of
 
 MAX_PAGE_SIZE = 500
 MAX_REQUESTS_PER_MINUTE = 1_000_000
@@ -43,7 +43,7 @@ class DemoSettings(Settings):
             ),
             "smtp_user": env.get("SMTP_USER", ""),
             "smtp_password": env.get("SMTP_PASSWORD", ""),
-            "smtp_starttls": _switch(env, "SMTP_STARTTLS"),
+            "smtp_starttls": switch_of(env, "SMTP_STARTTLS", default=False),
             "page_size": _number(env, "PAGE_SIZE", MAX_PAGE_SIZE),
             "requests_per_minute": _requests_per_minute(env),
         }
@@ -58,13 +58,6 @@ class DemoSettings(Settings):
 def demo_settings() -> DemoSettings:
     """Return how this process runs."""
     return cast(DemoSettings, settings())
-
-
-def _switch(env: Mapping[str, str], name: str) -> bool:
-    value = env.get(name, "")
-    if value not in ("", "0", "1"):
-        raise BadSettingsError(f"{name} is 1, or 0, or empty, not {value!r}")
-    return value == "1"
 
 
 def _requests_per_minute(env: Mapping[str, str]) -> int | None:

@@ -120,7 +120,7 @@ class Settings:
             "reports_folder": env.get("REPORTS_FOLDER", ""),
             "cloud_profile": env.get("CLOUD_PROFILE", ""),
             **_metrics_readers(env),
-            "cpu_always_allocated": _switch(
+            "cpu_always_allocated": switch_of(
                 env, "CPU_ALWAYS_ALLOCATED", default=not env.get("K_SERVICE")
             ),
             "live_streams": _live_streams(env, platform),
@@ -271,7 +271,12 @@ def _live_streams(env: Mapping[str, str], platform: str) -> int:
     return streams
 
 
-def _switch(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+def switch_of(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return whether a variable of 1 or 0 is on; one that is empty has its default.
+
+    Raises:
+        BadSettingsError: it is neither.
+    """
     text = env.get(name) or str(int(default))
     if text not in ("0", "1"):
         raise BadSettingsError(f"{name} must be 1 or 0, got {text[:20]!r}")

@@ -35,7 +35,7 @@ from rollforward.flows.turns import has_turns_elsewhere, take_turn
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import describe_error, storable
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 from rollforward.tasks.stored.names import hashed_name
 
@@ -220,7 +220,7 @@ def _end(flow: Flow[Any], attempt: FlowAttempt, row: FlowRun, state: str) -> Non
 
 def _fail(attempt: FlowAttempt, error: Exception) -> None:
     """Note that a flow waits for a person, who retries or cancels it."""
-    reason = f"{type(error).__name__}: {error}"
+    reason = describe_error(error)
     step, was_undoing = getattr(error, "step", ""), attempt.is_undoing
     log.error("the flow %s failed: %s", attempt.run_id, reason, exc_info=error)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from rollforward.runtime.texts import describe_error
 from rollforward.streams.beam.elements import DEAD, dead_letter, milliseconds, stamp
 from rollforward.streams.execution.bundle_runner import run_bundle
 from rollforward.streams.graph.graph import Graph
@@ -112,7 +113,7 @@ class SinkFn(beam.DoFn):  # type: ignore[misc]
             yield self.sink.make(SinkRecord(id_, key, decoded(text), at, stream, late_at > 0))
         except Exception as error:
             record = KeyedRecord(key, None, at, stream, late_at, text=text)
-            failure = Failure(key, record, f"{type(error).__name__}: {error}"[:500])
+            failure = Failure(key, record, describe_error(error)[:500])
             yield beam.pvalue.TaggedOutput(DEAD, dead_letter(self.sink.name, failure))
 
 
