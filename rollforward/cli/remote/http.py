@@ -26,6 +26,7 @@ TIMEOUT_S = 30.0
 MAX_BYTES = 16 * 1024 * 1024
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
 _MAX_DETAIL = 500
+_NO_ROUTE = "The requested URL was not found"  # As Flask answers 404, also in an app's own API.
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -110,8 +111,9 @@ class Endpoint:
         if status in (401, 403):
             return NotAllowedError(detail or f"{self.url} does not accept this caller ({status}).")
         if status in (404, 405):
-            # The local platform's API has an `error`. A 404 of Flask says nothing of its own.
-            is_named = "error" in problem or detail.startswith("There is no such")
+            # The local platform's API has an `error`, and a console's has problem details.
+            is_problem = headers.get_content_type() == "application/problem+json"
+            is_named = "error" in problem or (is_problem and not detail.startswith(_NO_ROUTE))
             return AbsentError(detail if is_named and detail else self.absent)
         if status == 400:
             return WrongUsageError(detail or f"{self.url} refuses the request.")

@@ -149,6 +149,27 @@ def test_what_is_not_there_ends_with_5(shop: Shop, arguments: list[str]) -> None
     assert "There is no such" in shop.run(*arguments, code=AbsentError.exit_code)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["runs", "show", "dreams", "1"], "There is no pattern dreams; it is one of tasks, "),
+        (["tasks", "--queue", "dreams"], "Queue does not exist."),
+    ],
+)
+def test_an_unknown_name_is_not_said_to_be_an_absent_console(
+    shop: Shop, arguments: list[str], text: str
+) -> None:
+    """It sent operators to their access hook, which had let them in."""
+    assert text in shop.run(*arguments, code=AbsentError.exit_code)
+
+
+def test_an_app_whose_console_lacks_a_route_has_no_api_for_the_command(shop: Shop) -> None:
+    """As one of another version of the library."""
+    error = shop.run("dead", "--prefix", "/rollforward/api/v1", code=AbsentError.exit_code)
+
+    assert "mounts no console at /rollforward/api/v1" in error
+
+
 def test_a_reader_reads_and_changes_nothing(shop: Shop) -> None:
     dead_id = shop.desk.give_up("x")
     shop.token = READER
