@@ -380,6 +380,8 @@ def pause_before_retry(
 def run_body(body: Callable[[], T], transaction: Transaction) -> T:
     """Run the body of a transaction to its end, and then what its hooks write last."""
     result = body()
+    if isinstance(result, ndb.Future):  # A tasklet, which has yet to run to its end.
+        result = result.result()
     transaction.before_commit()
     return result
 

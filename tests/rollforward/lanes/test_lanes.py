@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.datastore import transact
@@ -30,6 +32,7 @@ from tests.rollforward.lanes.office import (
     PACED,
     SHARED,
     SWEEP,
+    LaneLetter,
     send,
     write,
 )
@@ -51,6 +54,24 @@ def test_many_are_added_at_once_in_their_order(world: World) -> None:
     assert write.enqueue_many(world.clients, many, lane=IN_ORDER("ada")) == [True] * 450
     world.settle()
     assert DESK.of("ada") == [str(number) for number in range(450)]
+
+
+@pytest.mark.fast
+@one_emulator
+def test_a_transaction_whose_body_is_a_tasklet_adds_its_tasks(world: World) -> None:
+    """What a hook writes last is written once the tasklet has run to its end."""
+
+    @ndb.tasklet  # type: ignore[untyped-decorator]
+    def body() -> Any:
+        letter: Any = yield LaneLetter.get_or_insert_async("seal", person="bob")
+        outbox.enqueue(world.clients, write, write.bind("ada", "1"), lane=IN_ORDER("ada"))
+        letter.person = "ada"
+        yield letter.put_async()
+        return letter.person
+
+    assert transact(body) == "ada"
+    world.settle()
+    assert DESK.of("ada") == ["1"]
 
 
 def test_a_transaction_adds_all_of_its_tasks_or_none(world: World) -> None:
