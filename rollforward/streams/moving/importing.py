@@ -291,11 +291,29 @@ def _write_records(
             late_at = late_at or header.watermarks[place[0]]
         by_lane[late_at].append(InboxRecord(row["key"], at, row["stream"], row["id"], row["text"]))
     for late_at, records in sorted(by_lane.items()):
+        id_ = f"{header.id}-{number}"
+        yield from _write_chunk(environment, header, place, id_, late_at, records)
+
+
+def _write_chunk(
+    environment: Environment,
+    header: Header,
+    place: Place,
+    id_: str,
+    late_at: int,
+    records: Sequence[InboxRecord],
+) -> Steps[None]:
+    """Write records as one chunk, or as several if its row would be too large."""
+    try:
         yield from retry_commit(
-            lambda failure, late_at=late_at, records=records: _chunk_commit(  # type: ignore[misc]
-                environment, header, place, f"{header.id}-{number}", late_at, records
-            )
+            lambda failure: _chunk_commit(environment, header, place, id_, late_at, records)
         )
+    except TooLargeError:
+        if len(records) == 1:
+            raise
+        middle = len(records) // 2
+        for half, part in enumerate((records[:middle], records[middle:])):
+            yield from _write_chunk(environment, header, place, f"{id_}.{half}", late_at, part)
 
 
 def _chunk_commit(

@@ -15,7 +15,12 @@ from rollforward.streams.moving.exporting import export_with
 from rollforward.streams.moving.importing import import_with
 from rollforward.streams.moving.stopping import stop_steps
 from rollforward.streams.operators.windows import Tumbling, Windowed
-from rollforward.streams.storage.remote_calls import Call, ChangedError, OutcomeUnknownError
+from rollforward.streams.storage.remote_calls import (
+    Call,
+    ChangedError,
+    OutcomeUnknownError,
+    UnworkableError,
+)
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
 MINUTE_MS = 60_000
@@ -163,7 +168,7 @@ def _answer(desk: Desk, call: Call) -> tuple[Any, Exception | None]:
 
     try:
         return desk.do(one()), None
-    except (ChangedError, OutcomeUnknownError, MissingCodeError) as error:
+    except (ChangedError, OutcomeUnknownError, MissingCodeError, UnworkableError) as error:
         return None, error
 
 

@@ -1,0 +1,45 @@
+"""Files of exports that an import must take, and files that must not be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollforward.streams.moving.importing import import_with
+from rollforward.streams.moving.stopping import stop_steps
+from rollforward.streams.storage.schema import CHUNK
+from tests.rollforward.streams.moving import moves
+from tests.rollforward.streams.simulator.driver import Came, Desk
+
+pytestmark = pytest.mark.fast
+
+WAITING = 12
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """An export of a pipeline in which more large records wait than a row can hold."""
+    desk = Desk(moves.pipeline())
+    desk.push(*moves.records(0, 8))
+    desk.run()
+    for n in range(WAITING):
+        desk.push(Came(f"large{n}", "a", 60_000 + n), padding='"' * 60_000)
+    desk.do(stop_steps(desk.environment))
+    return moves.exported(desk, tmp_path / "export")
+
+
+def test_records_that_are_larger_together_than_a_row_are_imported(large: Path) -> None:
+    """G22: the head was written, then each import failed, and the name of the pipeline was lost."""
+    counted = moves.finish(moves.imported(large))
+
+    assert [60_000 * 2, WAITING, False] in counted["totals a"]["windows"]
+
+
+def test_an_import_that_dies_among_the_parts_of_a_page_doubles_none(large: Path) -> None:
+    """G22: a part that was written is not written again."""
+    desk = Desk(moves.pipeline())
+    moves.calls_of(lambda run: import_with(run, large), desk)
+
+    assert len(desk.rows(CHUNK)) > 2
+    assert [60_000 * 2, WAITING, False] in moves.finish(desk)["totals a"]["windows"]
