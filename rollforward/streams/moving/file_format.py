@@ -166,8 +166,8 @@ def seal_to(
         positions: By stream and partition, where to continue reading a pull source.
 
     Raises:
-        ValueError: a pull source has no position, or the id has characters besides letters,
-            digits, "_" and "-".
+        ValueError: a pull source has no position, the pipeline lacks the computation of a row, or
+            the id has characters besides letters, digits, "_" and "-". No file is written.
     """
     if not _ID.fullmatch(id_):
         raise ValueError(f"an id must have up to 60 letters, digits, '_' and '-', got {id_!r}")
@@ -184,8 +184,16 @@ def seal_to(
         sources=[[*place, watermark, positions.get(place)] for place in places],
         versions={code.name: [code.version] for code in codes if not isinstance(code, Sink)},
     )
-    write_file(path, header, rows)
+    write_file(path, header, _checked_rows(pipeline, rows))
     return header
+
+
+def _checked_rows(pipeline: Declaration, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows; an import would have begun when it comes to one that it cannot write."""
+    for row in rows:
+        if row["computation"] not in pipeline.computations:
+            raise ValueError(f"{pipeline.name} has no computation {row['computation']!r} of a row")
+        yield row
 
 
 def state_row(state: KeyState) -> Row:

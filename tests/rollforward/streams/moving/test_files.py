@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollforward.streams.moving import seal_to
 from rollforward.streams.moving.importing import import_with
 from rollforward.streams.moving.stopping import stop_steps
 from rollforward.streams.storage.schema import CHUNK
@@ -43,3 +44,11 @@ def test_an_import_that_dies_among_the_parts_of_a_page_doubles_none(large: Path)
 
     assert len(desk.rows(CHUNK)) > 2
     assert [60_000 * 2, WAITING, False] in moves.finish(desk)["totals a"]["windows"]
+
+
+def test_rows_of_an_unknown_computation_are_not_sealed(tmp_path: Path) -> None:
+    """An import of them began the pipeline, and then failed by a `KeyError` for ever."""
+    row = {"computation": "counted", "key": "a", "text": "{}"}
+    with pytest.raises(ValueError, match="moving has no computation 'counted' of a row"):
+        seal_to(tmp_path / "file", moves.pipeline(), [row], 0, id_="back")
+    assert not [*tmp_path.iterdir()]
