@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -131,7 +132,8 @@ def _checked(lines: Iterable[bytes], path: str | os.PathLike[str]) -> Iterator[A
 def write_file(path: str | os.PathLike[str], header: Header, rows: Iterable[Row]) -> None:
     """Write an export; until it is whole, the file has another name."""
     digest, count = _new_digest(), 0
-    part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
+    # Of chance: processes of two containers may have one number, and write to one volume.
+    part = Path(f"{os.fspath(path)}.{secrets.token_hex(8)}.part")
     try:
         with part.open("wb") as file:
             file.write(first := _line(_header_row(header)))

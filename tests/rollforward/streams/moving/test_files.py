@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollforward.streams.moving import seal_to
+from rollforward.streams.moving.exporting import export_with, record_page
+from rollforward.streams.moving.file_format import read_header
 from rollforward.streams.moving.importing import import_with
 from rollforward.streams.moving.stopping import stop_steps
 from rollforward.streams.storage.schema import CHUNK
@@ -52,3 +55,23 @@ def test_rows_of_an_unknown_computation_are_not_sealed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="moving has no computation 'counted' of a row"):
         seal_to(tmp_path / "file", moves.pipeline(), [row], 0, id_="back")
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_export_beside_another_of_the_same_path_is_whole(tmp_path: Path) -> None:
+    """In two containers both may be process 1: the second one truncated and deleted its file."""
+    desk, path = moves.first_half(), tmp_path / "export"
+
+    def dies(steps: Any, *args: Any) -> Any:
+        if steps is record_page:
+            raise moves.Killed
+        return moves.run_of(desk)(steps, *args)
+
+    def run(steps: Any, *args: Any) -> Any:
+        if steps is record_page:
+            with pytest.raises(moves.Killed):
+                export_with(dies, path)
+        return moves.run_of(desk)(steps, *args)
+
+    export_with(run, path)
+    assert read_header(path).pipeline == "moving"
+    assert [*tmp_path.iterdir()] == [path]
