@@ -22,7 +22,12 @@ from rollforward.materialized_views.rows import Value
 from rollforward.materialized_views.updates import Update, parts_of, source_name
 from rollforward.materialized_views.updating.freshness import ConsistencyToken
 from rollforward.materialized_views.updating.markers import MarkerUpdate, PendingMarkers
-from rollforward.materialized_views.updating.prepared import PreparedSave, Write
+from rollforward.materialized_views.updating.prepared import (
+    PreparedSave,
+    Write,
+    before_put,
+    put_as_seen,
+)
 from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
@@ -93,6 +98,10 @@ class Contributor:
     def _save(
         self, clients: Clients, writes: Sequence[Write], prepared: PreparedSave | None, copy: Any
     ) -> ConsistencyToken:
+        if prepared is None:
+            for _, source in writes:
+                if source is not None:
+                    before_put(source)
         token = self.contribute(clients, writes, prepared=prepared, copy=copy)
         for key, source in writes:
             if source is None:
@@ -100,7 +109,7 @@ class Contributor:
             elif prepared is not None:
                 current.put(source, prepared.sources[key])
             else:
-                source.put()
+                put_as_seen(source)
         return token
 
     def refresh(self, clients: Clients, sources: Sequence[Any]) -> None:

@@ -57,16 +57,15 @@ class PreparedSave:
         Raises:
             google.api_core.exceptions.GoogleAPIError: a view reads, and the service fails.
         """
+        for _, source in writes:
+            if source is not None:
+                source._prepare_for_put()
         outcomes = {
             (key, view.name): _outcome(definitions, view, key, source)
             for key, source in writes
             for view in definitions.by_kind[key_kind(key)]
         }
-        sources: dict[Any, Any] = {}
-        for key, source in writes:
-            if source is not None:
-                source._prepare_for_put()
-                sources[key] = protobuf_of(source)
+        sources = {key: protobuf_of(source) for key, source in writes if source is not None}
         return cls(outcomes, sources)
 
     def rows_for(self, view: type[View], key: Any) -> dict[str, dict[str, Value]]:
@@ -102,6 +101,23 @@ def _outcome(definitions: ViewDefinitions, view: type[View], key: Any, source: A
         except Exception as error:
             return error
         pause_before_retry(attempts)
+
+
+def before_put(source: ndb.Model) -> None:
+    """Do what ndb does before a put, so that views see the source as it is stored."""
+    source._pre_put_hook()
+    source._prepare_for_put()
+
+
+def put_as_seen(source: ndb.Model) -> None:
+    """Put a source after `before_put`, which is not done again: another time would be stored."""
+    done = dict.fromkeys(("_pre_put_hook", "_prepare_for_put"), lambda: None)
+    vars(source).update(done)
+    try:
+        source.put()
+    finally:
+        for name in done:
+            delattr(source, name)
 
 
 def have_hooks(writes: Sequence[Write]) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.transactions import MAX_ATTEMPTS
+from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
 from rollforward.materialized_views import Contributions, View
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow, marker_key
 from rollforward.materialized_views.updating import prepared
@@ -367,3 +367,61 @@ def test_what_hooks_of_a_source_ask_for_happens_after_the_commit(
 
         assert Crate.calls == ["put", "put", "delete"]
         assert differences(views) == []
+
+
+class Note(ndb.Model):
+    """A source of which ndb sets two times."""
+
+    created = ndb.DateTimeProperty(auto_now_add=True)
+    updated = ndb.DateTimeProperty(auto_now=True)
+
+
+class HookedNote(Note):
+    """One whose hook sets a value, too."""
+
+    puts = ndb.IntegerProperty(default=0)
+
+    def _pre_put_hook(self) -> None:
+        self.puts += 1
+
+
+class Notes(View):
+    """Notes by the year of their creation, with the time of their last change."""
+
+    source = Note
+    row_rate = None
+
+    @staticmethod
+    def contributions(note: Note) -> Contributions:
+        seconds = note.updated.replace(tzinfo=datetime.UTC).timestamp()
+        return {note.created.year: {"updated": seconds, "puts": getattr(note, "puts", 0)}}
+
+
+class HookedNotes(Notes):
+    """The same of notes with a hook."""
+
+    source = HookedNote
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+@pytest.mark.parametrize("view", [Notes, HookedNotes])
+def test_views_see_what_a_put_sets(
+    services: Services, view: type[View], *, is_in_transaction: bool
+) -> None:
+    """C1: a rebuild finds nothing else than what the saves have contributed."""
+    with played(services, [view]) as (world, views):
+
+        def save(source: Any) -> None:
+            if is_in_transaction:
+                transact(lambda: views.save_in_transaction(world.clients, source))
+            else:
+                views.save(world.clients, source)
+
+        note = view.source(id="a")
+        save(note)
+        world.settle()
+        assert differences(views) == []
+        save(note)
+        world.settle()
+        assert differences(views) == []
+        assert getattr(note, "puts", 2) == 2
