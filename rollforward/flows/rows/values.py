@@ -43,7 +43,7 @@ def dump(function: Callable[..., Any], value: Any) -> str:
         text = adapter_of(kind).dump_json(value, warnings=False).decode()
         adapter_of(kind).validate_json(text)
     except Exception as error:  # Such as a type that pydantic does not know.
-        raise BadValueError(f"{value!r:.100} does not go by its type: {error}") from None
+        raise BadValueError(f"{_text_of(value)} does not go by its type: {error}") from None
     return _checked(text)
 
 
@@ -91,7 +91,7 @@ def dump_plain(value: Any) -> str:
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadValueError(f"{value!r:.100} is no JSON: {error}") from None
+        raise BadValueError(f"{_text_of(value)} is no JSON: {error}") from None
     return _checked(text)
 
 
@@ -139,6 +139,13 @@ def _checked(text: str) -> str:
     if size > MAX_VALUE_BYTES:
         raise BadValueError(f"a value must have at most {MAX_VALUE_BYTES:,} bytes, got {size:,}")
     return text
+
+
+def _text_of(value: object) -> str:
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # Code of the app writes it: `__repr__`. Or it is a number too long for one.
+        return f"a value of {type(value).__name__}"
 
 
 def _name(function: Callable[..., Any]) -> str:

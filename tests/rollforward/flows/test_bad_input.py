@@ -41,6 +41,23 @@ def returns_another_type() -> int:
     return "text"  # type: ignore[return-value]
 
 
+class Closed:
+    """A row of a database whose session has ended."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("the session has ended")
+
+
+def returns_a_closed_row() -> Any:
+    CODE.act("called")
+    return Closed()
+
+
+def returns_a_long_number() -> int:
+    CODE.act("called")
+    return int("9" * 4_000) ** 2
+
+
 class Unhashable:
     """An object that is called, and has no hash."""
 
@@ -67,6 +84,16 @@ STEPS: dict[str, tuple[Code, str, int]] = {
     "no JSON": (
         lambda step: step.outside("a", lambda: (CODE.act("called"), object())[1]),
         "the step 'a': <object object",
+        1,
+    ),
+    "no text": (
+        lambda step: step.outside("a", returns_a_closed_row),
+        "the step 'a': a value of Closed is no JSON",
+        1,
+    ),
+    "a long number": (
+        lambda step: step.outside("a", returns_a_long_number),
+        "the step 'a': a value of int does not go by its type",
         1,
     ),
     "no number": (lambda step: step.commit("a", lambda: float("nan")), "nan is no JSON", 0),
