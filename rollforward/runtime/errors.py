@@ -23,7 +23,7 @@ class OutcomeUnknownError(Exception):
     """
 
 
-def is_outage(error: Exception) -> bool:
+def is_outage(error: BaseException) -> bool:
     """Return whether a service or the machine is at fault, and not the data."""
     if isinstance(error, rpc_errors.InvalidArgument):  # An entity, or all of them, too large.
         return False

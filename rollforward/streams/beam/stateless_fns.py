@@ -111,7 +111,7 @@ class SinkFn(beam.DoFn):  # type: ignore[misc]
         id_, key, (stream, text, at, late_at, _) = element
         try:
             yield self.sink.make(SinkRecord(id_, key, decoded(text), at, stream, late_at > 0))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             record = KeyedRecord(key, None, at, stream, late_at, text=text)
             failure = Failure(key, record, describe_error(error)[:500])
             yield beam.pvalue.TaggedOutput(DEAD, dead_letter(self.sink.name, failure))

@@ -146,7 +146,7 @@ def _converted(record: ToRecord, item: Any, describe: Callable[[Any], str]) -> _
         converted = record(item)
     except TaskError:  # It says itself that it has to wait.
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if is_outage(error):
             raise
         return [UnreadableItem(describe(item), describe_error(error))]

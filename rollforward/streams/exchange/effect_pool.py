@@ -86,7 +86,7 @@ class EffectPool:
                         return
                     job.sink.act(clients, record)
                     job.done.append(index)
-        except Exception:
+        except (Exception, SystemExit):
             log.warning("%s failed and is retried from its inbox", job.sink.name, exc_info=True)
         finally:
             self._free.release()

@@ -112,7 +112,7 @@ class _BundleRunner(HookBackend):
             hook(self.context, argument)
         except MemoryError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _HookError from error
         return True
 
@@ -215,7 +215,7 @@ class _BundleRunner(HookBackend):
         for key, work in self.works.items():
             try:
                 self.effects.keys[key] = work.freeze()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _HookError from error
 
 
@@ -232,7 +232,7 @@ class _CarefulRunner(_BundleRunner):
                 self._work.freeze()
             except MemoryError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 message = describe_error(error)
                 self._work.put(snapshot)
                 del effects.productions[produced:]

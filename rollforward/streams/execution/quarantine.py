@@ -41,7 +41,7 @@ def find_culprit() -> Iterator[None]:
         yield
     except (UnworkableError, MissingCodeError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnworkableError(describe_error(error)) from error
 
 

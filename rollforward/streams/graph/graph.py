@@ -121,7 +121,7 @@ def _target(name: str, key_of: Any, value: Any) -> Target:
     try:
         key = key_of(value)
         return _cached_target(name, key) if type(key) is str else Target(name, check_key(key))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Target(name, "", storable(f"no key: {describe_error(error)}", 500))
 
 

@@ -170,7 +170,7 @@ class Codecs:
             return codec.decode(binascii.a2b_base64(data, strict_mode=True))
         except MemoryError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = f"{name} cannot decode the value: {describe_error(error)}"
             return Undecodable(storable(reason, MAX_ERROR_CHARS))
 
@@ -214,7 +214,7 @@ def coded_text(codec: ValueCodec, value: Any) -> str:
         data = codec.encode(value)
     except MemoryError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadRecordError(
             f"a value must be encoded by {codec.name}: {describe_error(error)}"
         ) from error

@@ -100,7 +100,7 @@ def check_state(code: Computation, key: str, state: KeyState) -> None:
             code.codec.dump(code.load(state.text, state.version))
         for tag in state.timers:
             code.check_tag(tag)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnreadableStateError(
             f"version {code.version} of {code.name} cannot read the state of {key!r}, written by "
             f"version {state.version}: {describe_error(error)}"[:500]

@@ -46,7 +46,7 @@ def deliver(clients: Clients, sink: Sink, values: Sequence[Any], commit: Commit)
             raise SinkFailedError(describe_error(error)) from error
         except (rpc_errors.GoogleAPIError, Retry, Unavailable):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SinkFailedError(describe_error(error)) from error
 
     try:

@@ -87,7 +87,7 @@ class SinkWorker(Worker):
                 continue
             try:
                 values.append(self.sink.make(record))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 effects.failures.append(_failure(input_, describe_error(error)))
         effects.counts = Counts(records=len(values), dead=len(effects.failures))
         return values, effects
