@@ -27,14 +27,20 @@ from typing import Any
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.graph import Graph
-from rollforward.streams.graph.plan import running_computation
+from rollforward.streams.graph.plan import ActivePipeline, running_computation
 from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord, Target
 from rollforward.streams.model.codecs import Undecodable
+from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
 from rollforward.streams.model.key_state import NOTHING, KeyState
 from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, inbound_value
 from rollforward.streams.model.sink import Sink, SinkRecord
-from rollforward.streams.topology.compatibility import check_declared, check_replaces, check_state
+from rollforward.streams.topology.compatibility import (
+    check_declared,
+    check_replaces,
+    check_state,
+    check_topology,
+)
 
 
 @dataclass(frozen=True)
@@ -195,8 +201,10 @@ class StreamTest:
         for key, state in states.items():
             check_state(code, key, state)
         check_replaces(replaced, running_computation(replaced), code)
-        replacement = {computation: code}
-        self._graph = Graph([*(self._graph.computations | replacement).values()])
+        current = self._graph.computations
+        changed = {**current, computation: code}
+        check_topology(_active(self.pipeline, current), _active(self.pipeline, changed))
+        self._graph = Graph([*changed.values()])
 
     # Results
 
@@ -328,3 +336,9 @@ class StreamTest:
     def _copy(self, record: KeyedRecord) -> KeyedRecord:
         """Return a record with a newly decoded value, as no hook has changed it."""
         return record._replace(value=self.pipeline.codecs.read(record.text))
+
+
+def _active(pipeline: Declaration, computations: Mapping[str, Computation]) -> ActivePipeline:
+    """Return a pipeline as it runs with some versions of its computations."""
+    running = {name: running_computation(code) for name, code in computations.items()}
+    return ActivePipeline(pipeline, running)

@@ -22,7 +22,6 @@ from rollforward.streams.graph.plan import (
     DRAINING,
     REPLACING,
     RUNNING,
-    ActivePipeline,
     MissingVersion,
     RunningComputation,
     running_computation,
@@ -34,7 +33,11 @@ from rollforward.streams.publications.registration import drop_removed, subscrib
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, Steps
 from rollforward.streams.storage.retry import retry_commit
 from rollforward.streams.storage.schema import Head
-from rollforward.streams.topology.compatibility import check_replaces, check_stored_states
+from rollforward.streams.topology.compatibility import (
+    check_replaces,
+    check_stored_states,
+    check_topology,
+)
 from rollforward.streams.watermarks.cut_reader import read_cut
 from rollforward.streams.watermarks.publishing import published
 
@@ -179,7 +182,7 @@ def _change_commit(
         if computations is None:
             return head
         new_head = head._replace(layout_version=head.layout_version + 1, topology=computations)
-        _check(environment.at(head), environment.at(new_head))
+        check_topology(environment.at(head), environment.at(new_head))
         return new_head
 
     cut = yield from read_cut(environment, change)
@@ -235,30 +238,3 @@ def _check_on_time(head: Head, lower_bounds: Mapping[str, int]) -> None:
     for name, low in lower_bounds.items():
         if low < head.inputs.get(name, 0):
             raise TopologyError(f"{name} would get records behind its watermark, which are late")
-
-
-def _check(current: ActivePipeline, changed: ActivePipeline) -> None:
-    """Check that a topology can replace another.
-
-    Raises:
-        TopologyError: it cannot; the text has the reason.
-    """
-    staying = [name for name in changed.computations if changed.accepts_input(name)]
-    if not staying:
-        raise TopologyError("a pipeline must have a computation: this is its last one")
-    written = {stream for name in staying for stream in changed.running[name].written}
-    outside = {stream for stream in current.sources if current.graph.readers[stream]}
-    for name in staying:
-        for stream in changed.running[name].inputs:
-            is_new = name not in current.computations or stream not in current.running[name].inputs
-            if stream in written or stream in outside:
-                continue
-            if not is_new or stream not in changed.known_sources:
-                raise TopologyError(f"no computation would write {stream!r}, which {name} reads")
-    if pushed := sorted(written & outside):
-        raise TopologyError(f"{', '.join(pushed)} comes from outside: no computation can write it")
-    try:
-        _ = changed.graph.order
-        changed.check_weak()
-    except TypeError as error:
-        raise TopologyError(str(error)) from error

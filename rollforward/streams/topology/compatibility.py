@@ -1,4 +1,4 @@
-"""Compatibility check: can a new version of a computation continue with states and inbox?"""
+"""Compatibility check: can a version continue with states and inbox, and among its neighbours?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rollforward.runtime.texts import describe_error
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.plan import RunningComputation
+from rollforward.streams.graph.plan import ActivePipeline, RunningComputation
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnreadableStateError
 from rollforward.streams.model.key_state import KeyState
@@ -136,3 +136,30 @@ def check_replaces(replaced: Computation, running: RunningComputation, code: Com
         )
     if replaced.percentile != code.percentile:
         raise TopologyError(f"{new_version} has another `percentile`: its watermark would go back")
+
+
+def check_topology(current: ActivePipeline, changed: ActivePipeline) -> None:
+    """Check that a topology can replace another.
+
+    Raises:
+        TopologyError: it cannot; the text has the reason.
+    """
+    staying = [name for name in changed.computations if changed.accepts_input(name)]
+    if not staying:
+        raise TopologyError("a pipeline must have a computation: this is its last one")
+    written = {stream for name in staying for stream in changed.running[name].written}
+    outside = {stream for stream in current.sources if current.graph.readers[stream]}
+    for name in staying:
+        for stream in changed.running[name].inputs:
+            is_new = name not in current.computations or stream not in current.running[name].inputs
+            if stream in written or stream in outside:
+                continue
+            if not is_new or stream not in changed.known_sources:
+                raise TopologyError(f"no computation would write {stream!r}, which {name} reads")
+    if pushed := sorted(written & outside):
+        raise TopologyError(f"{', '.join(pushed)} comes from outside: no computation can write it")
+    try:
+        _ = changed.graph.order
+        changed.check_weak()
+    except TypeError as error:
+        raise TopologyError(str(error)) from error

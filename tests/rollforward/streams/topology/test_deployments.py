@@ -150,15 +150,14 @@ def test_what_would_not_fit_is_refused() -> None:
     push(desk, 1, 50)
     desk.run()
     head = desk.head
+    test = StreamTest(desk.simulation.pipeline)
     for version, message in (
         (3, "does not read in"), (6, "does not read in"), (4, "percentile"), (5, "would write"),
         (7, "weak"),
     ):  # fmt: skip
         with pytest.raises(TopologyError, match=message):
             desk.do(replace(desk.environment, "tally", version))
-    test = StreamTest(desk.simulation.pipeline)
-    for version in (3, 6, 4, 7):
-        with pytest.raises(TopologyError, match=f"version {version} of tally"):
+        with pytest.raises(TopologyError, match=message):
             test.replace("tally", version)
     with pytest.raises(TopologyError, match="comes from outside"):
         desk.do(attach(desk.environment, "circle", None))
