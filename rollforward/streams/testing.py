@@ -125,6 +125,7 @@ class StreamTest:
         self._graph = pipeline.graph
         self._keys: dict[str, _Keys] = defaultdict(_Keys)
         self._sunk: dict[str, list[KeyedRecord]] = defaultdict(list)
+        self._taken: Counter[str] = Counter()  # By sink, the records of earlier calls.
         self._inboxes: dict[str, deque[KeyedRecord]] = defaultdict(deque)
         self._written: dict[str, list[Output]] = defaultdict(list)
         self._read: Counter[str] = Counter()
@@ -231,9 +232,10 @@ class StreamTest:
         if not isinstance(computation, Sink):
             raise UnknownStreamError(f"{sink} is no sink")
         inputs, self._sunk[sink] = self._sunk[sink], []
+        start, self._taken[sink] = self._taken[sink], self._taken[sink] + len(inputs)
         return [
             computation.make(SinkRecord(f"{sink}.{n}", *record[:4], record.late_at > 0))
-            for n, record in enumerate(inputs)
+            for n, record in enumerate(inputs, start)
         ]
 
     def state(self, computation: str, key: str) -> dict[str, Any]:

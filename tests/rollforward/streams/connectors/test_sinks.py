@@ -251,6 +251,17 @@ def test_a_test_without_services_sees_what_a_sink_makes() -> None:
     assert test.sink_output("visits-sink") == []
 
 
+def test_records_of_a_test_have_ids_of_their_own_in_later_calls() -> None:
+    """C: by repeated ones, the code under test dropped all but the first call's as duplicates."""
+    sink = EffectSink("in", lambda clients, record: None, name="effects")
+    test = StreamTest(Pipeline("numbered", sinks=[sink]))
+    ids = []
+    for at in (1, 2):
+        test.push_all("in", [("a", at), ("b", at)])
+        ids += [record.id for record in test.sink_output("effects")]
+    assert len({*ids}) == len(ids) == 4
+
+
 def test_a_sink_belongs_to_one_pipeline_and_brings_its_tasks() -> None:
     sink = TaskSink("visits", note_outlet, lambda r: Note(r.id, ""))
     Pipeline("first-of-two", sinks=[sink])
