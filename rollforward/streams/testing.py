@@ -253,6 +253,7 @@ class StreamTest:
         timers = [
             Timer(key, tag, timer.at_ms, timer.is_processing_time)
             for tag, timer in state.timers.items()
+            if not timer.is_hold
         ]
         return sorted(timers, key=lambda timer: (timer.at_ms, timer.tag))
 

@@ -122,6 +122,15 @@ def test_the_end_of_the_inputs_ends_a_hold_behind_the_last_timers() -> None:
     assert test.timers("pairs", "a") == []
 
 
+def test_a_hold_is_no_timer_of_a_test() -> None:
+    """It was listed as one without a tag, at the end of all times."""
+    test = pair_test(Pairs, COUNTED)
+    push(test, 1)
+
+    assert test.timers("pairs", "a") == []
+    assert test.keys("pairs") == ["a"]
+
+
 def test_a_forgotten_key_holds_nothing() -> None:
     class Forgets(Pairs):
         name = "pairs"
