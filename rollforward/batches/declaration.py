@@ -12,6 +12,7 @@ from rollforward.batches.errors import BadWorkError
 from rollforward.batches.policy import Policy
 from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.texts import plain_text
 from rollforward.tasks.declaration import Task
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{1,60}")
@@ -88,7 +89,7 @@ class BatchDeclaration:
             raise BadWorkError(
                 f"batch_id must have at most {MAX_ID_BYTES} bytes, got {batch_id!r:.100}"
             )
-        return f"{self.name}:{batch_id}"
+        return f"{self.name}:{plain_text(batch_id)}"
 
 
 def ignore(clients: Any, args: Any) -> None:

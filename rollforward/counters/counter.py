@@ -202,9 +202,8 @@ class Counter:
             NoTransactionError: this is not the body of `transact`.
         """
         is_in_doubt = current_transaction().doubt is not None
-        for key in totals:
-            check_key(key)
-        self._gathering().begin(totals, is_in_doubt=is_in_doubt)
+        checked = {check_key(key): total for key, total in totals.items()}
+        self._gathering().begin(checked, is_in_doubt=is_in_doubt)
 
     def _add(self, clients: Clients, request: IncrementRequest) -> Counted:
         refuse_other_namespace(f"the counter {self.name}")
@@ -239,8 +238,7 @@ class Counter:
     ) -> dict[str, Total]:
         """Return the totals of some counters, by key; see `total`."""
         refuse_other_namespace(f"the counter {self.name}")
-        for key in keys:
-            check_key(key)
+        keys = list(map(check_key, keys))
         totals: dict[str, Total] = {}
         if max_age_s > 0:
             cached = {key: cached_total(clients, self.name, key, max_age_s) for key in keys}
@@ -273,7 +271,7 @@ class Counter:
             BadItemError: no counter can have this key.
         """
         self._check_sharded()
-        check_key(key)
+        key = check_key(key)
         reader = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings))
         shards = reader.read([key])[key]
         if shards.config is None:
@@ -292,7 +290,7 @@ class Counter:
         """
         self._check_sharded()
         self.settle_task.check_registered(clients)
-        check_key(key)
+        key = check_key(key)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"shards must be between 1 and {MAX_SHARDS}, got {shards}")
         shard_maps = ShardMaps.of(clients, self._settings)

@@ -68,11 +68,11 @@ def increment_request(
     check_idempotency_key(idempotency_key)
     if not 0 < len(deltas) <= MAX_KEYS:
         raise BadItemError(f"a call must increment 1 to {MAX_KEYS} counters, got {len(deltas)}")
-    for key, delta in deltas.items():
-        check_key(key)
+    keys = list(map(check_key, deltas))
+    for delta in deltas.values():
         if type(delta) is not int or abs(delta) > MAX_DELTA:
             raise BadItemError(
                 f"delta must be an int from -{MAX_DELTA} to {MAX_DELTA}, got {delta!r:.40}"
             )
-    only = None if is_many else next(iter(deltas))
-    return IncrementRequest(dict(deltas), only, idempotency_key)
+    only = None if is_many else keys[0]
+    return IncrementRequest(dict(zip(keys, deltas.values(), strict=True)), only, idempotency_key)

@@ -44,6 +44,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.sharing.conditional_writes import insert_together
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
+from rollforward.runtime.texts import plain_text
 
 if TYPE_CHECKING:
     from rollforward.flows.declaration import Flow
@@ -70,7 +71,7 @@ def run_id_of(name: str, flow_id: str) -> str:
         raise BadFlowError(
             f"flow_id must have at most {MAX_FLOW_ID_BYTES} bytes, got {flow_id!r:.200}"
         )
-    return f"{name}|{flow_id}"
+    return f"{name}|{plain_text(flow_id)}"
 
 
 def start(

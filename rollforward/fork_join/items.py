@@ -16,7 +16,7 @@ from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
-from rollforward.runtime.texts import has_unpaired_surrogate
+from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
 from rollforward.tracing import current_traceparent
 
 I = TypeVar("I")  # noqa: E741  An item.
@@ -99,11 +99,11 @@ class Insertion:
         return digest == self.digest or (not self.packs and digest == digest_of(self.item))
 
 
-def check_key(key: object) -> None:
-    """Check that items, or a counter, can have this key.
+def check_key(key: object) -> str:
+    """Return the key of items, or of a counter, as it is stored.
 
     Raises:
-        BadItemError: they cannot.
+        BadItemError: they can have no such key.
     """
     if not isinstance(key, str):
         raise BadItemError(f"key must be a text, got {key!r:.100}")
@@ -112,6 +112,7 @@ def check_key(key: object) -> None:
     size = len(key.encode())
     if not 0 < size <= MAX_KEY_BYTES:
         raise BadItemError(f"key must have 1 to {MAX_KEY_BYTES} bytes, got {size}")
+    return plain_text(key)
 
 
 class ItemCodec(Generic[I]):
@@ -143,7 +144,8 @@ class ItemCodec(Generic[I]):
             BadItemError: it cannot be inserted.
         """
         check_idempotency_key(idempotency_key)
-        insertion = Insertion(key, self.check(key, item), idempotency_key, keep_result)
+        body = self.check(key, item)
+        insertion = Insertion(plain_text(key), body, idempotency_key, keep_result)
         return (
             insertion if idempotency_key is None else replace(insertion, stated=self._stated(item))
         )
@@ -157,7 +159,7 @@ class ItemCodec(Generic[I]):
             BadItemError: one of them cannot be inserted, or they are too many.
         """
         refuse_other_namespace(f"the fork-join queue {self._queue}")
-        check_key(key)
+        key = check_key(key)
         check_idempotency_key(idempotency_key)
         if not 0 < len(items) <= MAX_BATCH_ITEMS:
             raise BadItemError(f"a batch must have 1 to {MAX_BATCH_ITEMS} items, got {len(items)}")

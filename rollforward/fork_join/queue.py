@@ -50,7 +50,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import Timeout, naive_utc
 from rollforward.runtime.errors import BadItemError, OutcomeUnknownError
 from rollforward.runtime.sharing.group_commit import GroupCommit
-from rollforward.runtime.texts import has_unpaired_surrogate
+from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
 from rollforward.tasks.declaration import Task
 
 I = TypeVar("I")  # noqa: E741  An item.
@@ -326,7 +326,7 @@ class ForkJoin(Generic[I]):
 
     def policy(self, clients: Clients, key: str) -> BatchPolicy | None:
         """Return the policy of a key's batches; None: as declared."""
-        return self.settings.policy(clients, key)
+        return self.settings.policy(clients, plain_text(key))
 
     def peek(self, clients: Clients, key: str) -> OpenEpoch | None:
         """Return the open batch of a key according to memcached; None: it knows none.
@@ -334,8 +334,7 @@ class ForkJoin(Generic[I]):
         Raises:
             BadItemError: no item can have this key.
         """
-        check_key(key)
-        return epochs.find_open_epoch(clients, Slot(self.name, key))
+        return epochs.find_open_epoch(clients, Slot(self.name, check_key(key)))
 
     def depth(self, key: str) -> Depth[I]:
         """Return the exact number of pending items of a key, and its parked items."""

@@ -26,7 +26,7 @@ from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
-from rollforward.runtime.texts import has_unpaired_surrogate
+from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import UnknownTaskError
 from rollforward.tasks.times import check_deadline
@@ -120,7 +120,7 @@ class Lane:
             raise BadLaneError(
                 f"a key of the lane {self.name} must be a text or a number, got {key!r:.100}"
             )
-        text = str(key)
+        text = plain_text(key) if isinstance(key, str) else str(key)
         if has_unpaired_surrogate(text):
             raise BadLaneError(f"a key of the lane {self.name} contains an unpaired surrogate")
         if not text or len(quoted(text).encode()) > MAX_KEY_BYTES:

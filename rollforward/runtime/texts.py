@@ -18,6 +18,11 @@ def has_unpaired_surrogate(text: str) -> bool:
     return False
 
 
+def plain_text(text: str) -> str:
+    """Return a text as JSON has it: Python prints a member of an enumeration by its name."""
+    return text if type(text) is str else str.__str__(text)
+
+
 def storable(text: str, max_chars: int) -> str:
     r"""Return the beginning of a text, with unpaired surrogates spelled out.
 

@@ -20,6 +20,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.contexts import refusing_key
 from rollforward.runtime.clock import naive_utc, parse_time, time_text
+from rollforward.runtime.texts import plain_text
 
 # What a row knows of its past, for operators: it is written with the row anyway.
 MAX_RECENT = 10
@@ -92,7 +93,7 @@ def _recent_tick(at: str, work: dict[str, str] | str) -> RecentTick:
 
 def row_key(schedule: str, row_id: str) -> Any:
     """Return the key of a row."""
-    return refusing_key(_SUBJECT, ScheduleRow, f"{schedule}|{row_id}")
+    return refusing_key(_SUBJECT, ScheduleRow, f"{schedule}|{plain_text(row_id)}")
 
 
 def rows_of(schedule: str, start_after: str) -> Any:

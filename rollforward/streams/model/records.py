@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rollforward.runtime.texts import plain_text
 from rollforward.streams.model.codecs import MARK, Codecs, Encoded, ValueCodec, coded_text
 from rollforward.streams.model.errors import BadRecordError, TooEarlyError
 from rollforward.streams.model.json_text import check_depth, encoder
@@ -55,8 +56,7 @@ def check_key(key: Any) -> str:
         raise BadRecordError(f"a key must be a non-empty text, got {key!r:.100}")
     if encoded_bytes("a key", key) > MAX_KEY_BYTES:
         raise BadRecordError(f"a key must have at most {MAX_KEY_BYTES} bytes, got {key!r:.100}")
-    # A member of an enumeration is printed otherwise than the text that is stored.
-    return key if type(key) is str else str.__str__(key)
+    return plain_text(key)
 
 
 def encoded_bytes(subject: str, text: str) -> int:
