@@ -194,7 +194,7 @@ def services(
         cloud_tasks=cloud_tasks,
         database=os.environ.get("TEST_DATABASE") or None,
     )
-    services.wipe()
+    services.delete_all()
     yield services
     for close in services.closers:
         close()

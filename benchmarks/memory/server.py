@@ -69,7 +69,7 @@ def memory_datastore() -> Iterator[str]:
     process = GuardedProcess("memory", command, cwd=ROOT, grace_s=1)
     process.start()
     try:
-        while not ports.answers(ports.LOOPBACK, port):
+        while not ports.accepts_connections(ports.LOOPBACK, port):
             if process.wait(LOOK_EVERY_S):
                 text = f"the Datastore in memory did not start:\n{process.describe_end()}"
                 raise ServiceFailedError(text)

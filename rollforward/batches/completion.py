@@ -119,7 +119,7 @@ def count_ends(clients: Clients, batch: str, ends: Sequence[End]) -> None:
         for results in _results(pages[name], ended):
             results.put()
         pages[name].put()
-    conclude(clients, state)
+    complete_if_done(clients, state)
     touch(clients, state)
     state.put()
 
@@ -137,7 +137,7 @@ def count(state: BatchState, page: BatchPage, end: End) -> bool:
     return True
 
 
-def conclude(
+def complete_if_done(
     clients: Clients, state: BatchState, *, is_cancelled: bool = False, error: str = ""
 ) -> None:
     """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction.
@@ -211,7 +211,7 @@ def cancel(clients: Clients, batch: str) -> bool:
         if state.state != RUNNING:
             return bool(state.changed_by == call_id)  # Then its reply was lost.
         state.changed_by = call_id
-        conclude(clients, state, is_cancelled=True)
+        complete_if_done(clients, state, is_cancelled=True)
         state.put()
         return True
 
@@ -245,7 +245,7 @@ def cancel_child(clients: Clients, batch: str, generation: int, error: str = "")
         if state is None or state.state != RUNNING:
             return
         if state.parent_generation <= generation:
-            conclude(clients, state, is_cancelled=True, error=error)
+            complete_if_done(clients, state, is_cancelled=True, error=error)
             state.put()
 
     transact(body)

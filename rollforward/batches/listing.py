@@ -97,7 +97,7 @@ def control(clients: Clients, names: Sequence[str], batch: str, verb: RunVerb) -
         RunRefusedError: not as it is now; the text says why.
     """
     row = _row(batch)
-    if verb not in _verbs(names, row):
+    if verb not in _actions(names, row):
         raise RunRefusedError(_reason(names, row, verb))
     if verb == "cancel":
         completion.cancel(clients, batch)
@@ -134,7 +134,7 @@ def _run(names: Sequence[str], row: BatchState) -> Run:
             "waiting": row.waiting,
         },
         expected=row.members,
-        verbs=_verbs(names, row),
+        verbs=_actions(names, row),
         part_of=RunLink(PATTERN, row.parent) if row.parent else None,
     )
 
@@ -145,7 +145,7 @@ def _state(row: BatchState) -> RunState:
     return "cancelled" if row.outcome == CANCELLED else "finished"
 
 
-def _verbs(names: Sequence[str], row: BatchState) -> Sequence[RunVerb]:
+def _actions(names: Sequence[str], row: BatchState) -> Sequence[RunVerb]:
     if row.state == RUNNING:
         return ("cancel",)
     is_known = _name(row) in names and not row.parent

@@ -34,7 +34,7 @@ from rollforward import outbox
 from rollforward.batches import callbacks
 from rollforward.batches.adding.creation import Create, create
 from rollforward.batches.adding.populate import is_needed
-from rollforward.batches.completion import conclude, touch
+from rollforward.batches.completion import complete_if_done, touch
 from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
@@ -144,7 +144,7 @@ def _wake(clients: Clients, batch: str) -> bool:
         if state is None or not _is_past(clients, state.due):
             return False
         if state.state == RUNNING and not is_needed(state):
-            conclude(clients, state, is_cancelled=True)
+            complete_if_done(clients, state, is_cancelled=True)
             state.put()
             return True
         has_members = _wake_members(clients, state)

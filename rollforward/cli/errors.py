@@ -27,7 +27,7 @@ class NotAllowedError(CliError):
     exit_code = 4
 
 
-class AbsentError(CliError):
+class NotFoundError(CliError):
     """The named thing, or the API that would know it, does not exist."""
 
     exit_code = 5

@@ -41,7 +41,7 @@ def of_callable(function: object) -> str:
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     if isinstance(function, Task):
         return f"{function.function} is a task of its own: write .enqueue(...) with its arguments"
-    if problem := _problem(function):
+    if problem := _error_of(function):
         return f"{name} cannot be deferred: {problem}; {FORM}"
     return f"{name} must be declared before it is deferred: {FORM}"
 
@@ -53,7 +53,7 @@ def check_function(function: Any) -> None:
         TypeError: it is none; the text says what to write.
     """
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    problem = _problem(function) or _problem_of_parameters(function)
+    problem = _error_of(function) or _error_of_parameters(function)
     if problem:
         raise TypeError(f"{name} cannot be deferred: {problem}; {FORM}")
 
@@ -105,7 +105,7 @@ def of_name(module: str, name: str) -> str:
     return f"module {module!r} has no attribute {name!r}"
 
 
-def _problem(function: object) -> str:
+def _error_of(function: object) -> str:
     """Return why an object is no function of a module; "" if it is one."""
     if isinstance(function, types.MethodType | staticmethod | classmethod):
         return "a method would need its object pickled; take the object's id, and get it"
@@ -126,7 +126,7 @@ def _problem(function: object) -> str:
     return ""
 
 
-def _problem_of_parameters(function: types.FunctionType) -> str:
+def _error_of_parameters(function: types.FunctionType) -> str:
     parameters = list(inspect.signature(function).parameters.values())
     if "." in function.__qualname__:
         return "a method would need its object pickled; take the object's id, and get it"

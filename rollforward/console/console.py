@@ -76,15 +76,15 @@ class Console:
         bp.add_url_rule(
             "/<rollforward_rest:rest>",
             "nothing",
-            _nothing,
+            _not_found,
             methods=_ANY_METHOD,
             strict_slashes=False,
             provide_automatic_options=False,
         )
-        bp.before_request(self._let_in)
+        bp.before_request(self._check_role)
         return bp
 
-    def _let_in(self) -> None:
+    def _check_role(self) -> None:
         """End a request whose caller has no role, or none that may change anything."""
         caller = self.caller()
         if caller is None:
@@ -105,5 +105,5 @@ class _Rest(BaseConverter):
     weight = 1_000
 
 
-def _nothing(**places: str) -> ResponseReturnValue:
+def _not_found(**places: str) -> ResponseReturnValue:
     abort(404)

@@ -176,11 +176,11 @@ def _cells(lines: _Lines, record_lines: list[bytes], delimiter: str) -> Sequence
     """Return the cells of a row; its further lines are taken, each looked at once."""
     if b'"' not in record_lines[0]:
         return record_lines[0].decode().rstrip("\r\n").split(delimiter, MAX_CELLS)
-    text = _texts(lines, record_lines)
+    text = _lines_of(lines, record_lines)
     return next(csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=True), [])
 
 
-def _texts(lines: _Lines, record_lines: list[bytes]) -> Iterator[str]:
+def _lines_of(lines: _Lines, record_lines: list[bytes]) -> Iterator[str]:
     """Yield a row's lines as text, as long as its reader asks for more and it may have them."""
     yield record_lines[0].decode()
     while _can_grow(record_lines) and (next_line := lines.next()):

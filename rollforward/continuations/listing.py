@@ -117,7 +117,7 @@ def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
         RunRefusedError: not as it is now; the text says why.
     """
     row = run_of(run_id)
-    if verb not in _verbs(jobs, row):
+    if verb not in _actions(jobs, row):
         raise RunRefusedError(_reason(jobs, row, verb))
     if verb == "cancel":
         runs.cancel(run_id)
@@ -176,11 +176,11 @@ def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: boo
         is_partial=is_partial,
         retry_of=row.retry_of,
         retried_by=row.retried_by,
-        verbs=_verbs(jobs, row),
+        verbs=_actions(jobs, row),
     )
 
 
-def _verbs(jobs: Jobs, row: ContinuationRun) -> Sequence[RunVerb]:
+def _actions(jobs: Jobs, row: ContinuationRun) -> Sequence[RunVerb]:
     if row.state == RUNNING:
         return ("cancel",)
     if row.job not in jobs:

@@ -95,7 +95,7 @@ def _resume_runs(
         max_unavailable=MAX_FAILED_IN_A_ROW,
     )
     if results.is_cut_short or len(runs) == SWEPT_RUNS:
-        last_run = runs[results.tried - 1].key.id()
+        last_run = runs[results.attempted - 1].key.id()
         ContinuationSweep(key=sweep_key(name), after=last_run).put()
     return sum(results.returned)
 

@@ -193,7 +193,7 @@ def mount(
         console.register(app)
     csrf.exempt_machines(app)
     if not guards_pages:
-        errors.register_on_own_endpoints(app)
+        errors.register_on_library_endpoints(app)
 
 
 def _local_console() -> Mounted:

@@ -97,7 +97,7 @@ def is_machine_path() -> bool:
     return request.path.startswith(MACHINE_PREFIXES) or request.path in MACHINE_PATHS
 
 
-def is_own_endpoint() -> bool:
+def is_library_endpoint() -> bool:
     """Return whether an endpoint of the library is asked, and not a page of the app."""
     return (request.blueprint or "").startswith(BLUEPRINT_PREFIX)
 

@@ -48,7 +48,7 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
         app.register_error_handler(kind, handler)
 
 
-def register_on_own_endpoints(app: Flask) -> None:
+def register_on_library_endpoints(app: Flask) -> None:
     """Map the errors of the library's endpoints, and leave those of the app's pages to it."""
     for kind, handler in _handlers(plain_page).items():
         for name in app.blueprints:
@@ -61,7 +61,7 @@ def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], Response
     # In a worker it is loaded already; who only imports this module need not wait for it.
     from gunicorn.http.errors import NoMoreData, ParseException
 
-    def shown(status: int, message: str) -> ResponseReturnValue:
+    def respond(status: int, message: str) -> ResponseReturnValue:
         if is_machine_path():
             return "", status
         if is_api_path():
@@ -69,7 +69,7 @@ def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], Response
         return page(status, message)
 
     def http_error(error: HTTPException) -> ResponseReturnValue:
-        response = current_app.make_response(shown(error.code or 500, error.description or ""))
+        response = current_app.make_response(respond(error.code or 500, error.description or ""))
         # Such as WWW-Authenticate, Retry-After and Allow.
         headers = [pair for pair in error.get_headers() if pair[0] != "Content-Type"]
         response.headers.update(Headers(headers))
@@ -77,20 +77,20 @@ def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], Response
 
     def handle_bad_request(error: Exception) -> ResponseReturnValue:
         log.info("a body that is no HTTP: %.200r", str(error))
-        return shown(400, "The body of this request is not as HTTP wants it.")
+        return respond(400, "The body of this request is not as HTTP wants it.")
 
     def conflict(error: Exception) -> ResponseReturnValue:
-        return shown(409, "Somebody else changed this just now. Nothing was lost; try again.")
+        return respond(409, "Somebody else changed this just now. Nothing was lost; try again.")
 
     def unavailable(error: Exception) -> ResponseReturnValue:
         log.warning("a service is unavailable: %s", error)
-        return shown(503, "A service behind this page does not answer. Try again in a moment.")
+        return respond(503, "A service behind this page does not answer. Try again in a moment.")
 
     def unknown(error: Exception) -> ResponseReturnValue:
         log.error("a request failed", exc_info=error)
         if page is plain_page and settings().is_local:  # It answers local names alone.
-            return shown(500, _for_its_developer(error))
-        return shown(500, "Something went wrong on our side. It was written to the log.")
+            return respond(500, _for_its_developer(error))
+        return respond(500, "Something went wrong on our side. It was written to the log.")
 
     return {
         HTTPException: http_error,

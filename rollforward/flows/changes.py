@@ -127,17 +127,17 @@ def _insert(clients: Clients, row: FlowRun) -> bool:
     If that is refused, or its reply was lost, the row says whose it is.
     """
 
-    def is_own() -> bool | None:
+    def is_current() -> bool | None:
         [stored] = read_versions(clients.datastore, [row.key])
         return None if stored is None else bool(stored[0].started_by == row.started_by)
 
     def attempt(transaction: Transaction) -> bool:
-        if transaction.doubt is not None and (found := is_own()) is not None:
+        if transaction.doubt is not None and (found := is_current()) is not None:
             return found
         try:
             insert_together(clients, row)
         except rpc_errors.AlreadyExists:
-            if (found := is_own()) is None:
+            if (found := is_current()) is None:
                 message = "it was deleted meanwhile"
                 raise rpc_errors.Aborted(message) from None  # type: ignore[no-untyped-call]
             return found

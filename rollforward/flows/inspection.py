@@ -61,7 +61,7 @@ def run_of(names: Sequence[str], row: FlowRun) -> Run:
         ended=aware_utc(row.ended),
         counts={name: counts[name] for name in STEP_OUTCOMES},
         expected=len(records),
-        verbs=verbs_of(names, row),
+        verbs=actions_of(names, row),
         note=note,
         waits_until=utc_at(until_s) if until_s else None,
         reason=row.failure or row.other_version or row.reason or "",
@@ -82,7 +82,7 @@ def details_of(names: Sequence[str], row: FlowRun) -> RunDetails:
         numbers=_numbers(row, records),
         rows=_rows(name_of(row), shown),
         left_out=len(records) - len(shown),
-        starts=_starts(names, row, records),
+        starts=_retryable_steps(names, row, records),
         spans=[_span(row, name, record) for name, record in list(shown.items())[-MAX_SPANS:]],
         result=row.result or "",
     )
@@ -102,7 +102,7 @@ def state_of(row: FlowRun) -> RunState:
     return "cancelled" if row.state in (CANCELLED, REJECTED) else "finished"
 
 
-def verbs_of(names: Sequence[str], row: FlowRun) -> Sequence[RunVerb]:
+def actions_of(names: Sequence[str], row: FlowRun) -> Sequence[RunVerb]:
     """Return what may be done to a flow as it is now."""
     if name_of(row) not in names:
         return ()
@@ -120,7 +120,7 @@ def outcome_of(record: StepRecord) -> str:
     return "retrying" if record.error else "waiting"
 
 
-def _starts(names: Sequence[str], row: FlowRun, records: Records) -> Sequence[str]:
+def _retryable_steps(names: Sequence[str], row: FlowRun, records: Records) -> Sequence[str]:
     """Return the steps from which a flow can be retried now."""
     is_open = row.state == SUCCEEDED or (row.state == FAILED and not row.verdict)
     if not is_open or name_of(row) not in names:

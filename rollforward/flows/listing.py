@@ -83,7 +83,7 @@ def control(
 
     def change(flow: Flow[Any], row: FlowRun) -> None:
         is_known = bool(request_id) and changes.cancellation_id(request_id) in row.retries
-        if not is_known and verb not in inspection.verbs_of(list(flows), row):
+        if not is_known and verb not in inspection.actions_of(list(flows), row):
             raise FlowRefusedError(f"it is a flow that is {row.state}")
         flow.cancel(clients, row.flow_id, request_id=request_id)
 

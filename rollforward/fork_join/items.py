@@ -147,7 +147,7 @@ class ItemCodec(Generic[I]):
         body = self.check(key, item)
         insertion = Insertion(plain_text(key), body, idempotency_key, keep_result)
         return (
-            insertion if idempotency_key is None else replace(insertion, stated=self._stated(item))
+            insertion if idempotency_key is None else replace(insertion, stated=self._values(item))
         )
 
     def batch(
@@ -178,7 +178,7 @@ class ItemCodec(Generic[I]):
         body = ",".join(text for text, _ in packs)
         if len(body.encode()) > MAX_BATCH_BYTES:
             raise BadItemError(f"a batch must have at most {MAX_BATCH_BYTES} bytes as JSON")
-        stated = "" if idempotency_key is None else self._all_stated(items)
+        stated = "" if idempotency_key is None else self._values_of_all(items)
         return Insertion(key, body, idempotency_key, stated=stated, packs=packs)
 
     def _checked(self, key: str, items: Sequence[I], start: int) -> str:
@@ -196,7 +196,7 @@ class ItemCodec(Generic[I]):
                 raise BadItemError(f"item {position}: {error}") from error
         return ",".join(texts)
 
-    def _all_stated(self, items: Sequence[I]) -> str:
+    def _values_of_all(self, items: Sequence[I]) -> str:
         exclude = {"__all__": self._uncompared} if self._uncompared else None
         text = self._items.dump_json(list(items), exclude=exclude, exclude_defaults=True)
         return text.decode()
@@ -228,7 +228,7 @@ class ItemCodec(Generic[I]):
         """
         return self._items.validate_json(items, strict=True)
 
-    def _stated(self, item: I) -> str:
+    def _values(self, item: I) -> str:
         """Return the fields that a caller has set: the same after a field is added to the type.
 
         Fields with their default values are left out, and fields that are not compared.

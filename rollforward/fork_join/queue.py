@@ -149,7 +149,7 @@ class ForkJoin(Generic[I]):
             RuntimeError: a transaction runs here, which would not undo it.
             OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
-        _check_door(clients, self)
+        _check_call(clients, self)
         insertion = self._codec.insertion(key, item, idempotency_key, keep_result=keep_result)
         [answer] = self._group_commit(clients)([insertion])
         if isinstance(answer, Exception):
@@ -171,7 +171,7 @@ class ForkJoin(Generic[I]):
             UnknownTaskError: nothing was inserted.
             RuntimeError: a transaction runs here, which would not undo it.
         """
-        _check_door(clients, self)
+        _check_call(clients, self)
         ids: Sequence[str | None] = idempotency_keys or [None] * len(items)
         answers: list[Accepted | Exception] = [OutcomeUnknownError()] * len(items)
         insertions: dict[int, Insertion] = {}
@@ -206,7 +206,7 @@ class ForkJoin(Generic[I]):
             RuntimeError: a transaction runs here, which would not undo it.
             OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
-        _check_door(clients, self)
+        _check_call(clients, self)
         size = self.settings.max_batch_size
         batch = self._codec.batch(key, items, idempotency_key, max_batch_size=size)
         [answer] = insert_group(clients, self._joiners, [batch])
@@ -441,6 +441,6 @@ def _item_of(join: Callable[..., Any]) -> type[Any]:
     return item
 
 
-def _check_door(clients: Clients, queue: ForkJoin[Any]) -> None:
+def _check_call(clients: Clients, queue: ForkJoin[Any]) -> None:
     queue.join_task.check_registered(clients)
     check_outside(f"insert into {queue.name}", "insert_in_transaction")

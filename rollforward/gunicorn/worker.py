@@ -77,7 +77,7 @@ class Loads:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, self._SLOT.size * self._SLOTS)
 
-    def tell(self, worker: int, connections: int) -> None:
+    def report(self, worker: int, connections: int) -> None:
         """Write down how many connections a worker has; workers are numbered as they start."""
         at = worker % self._SLOTS * self._SLOT.size
         self._SLOT.pack_into(self._memory, at, time.monotonic(), connections)
@@ -111,7 +111,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     def notify(self) -> None:
         """Say that this worker is alive, as it does in each turn of its loop."""
         super().notify()
-        self.loads.tell(self.age, self.nr_conns)
+        self.loads.report(self.age, self.nr_conns)
 
     def accept(self, listener: Any) -> None:
         """Take a connection, unless another worker that has fewer takes it first."""

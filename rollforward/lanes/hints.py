@@ -63,7 +63,7 @@ class LaneArgs:
     goes_on: str = ""
 
 
-def watches(args: LaneArgs) -> bool:
+def checks_claims(args: LaneArgs) -> bool:
     """Return whether the delivery of a hint finds out if dead deliveries hold claims."""
     current = current_task()
     return args.is_check or (current is not None and current.attempt > 0)

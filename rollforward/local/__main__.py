@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from rollforward.local import settings, target
-from rollforward.local.cloudtasks.store.unwritable import shorten
+from rollforward.local.cloudtasks.store.unwritable import truncate
 from rollforward.local.errors import PlatformError
 from rollforward.local.logs.terminal import Terminal, TerminalHandler
 from rollforward.local.service_table import OFF
@@ -40,7 +40,7 @@ def run(choose: Callable[[], Settings]) -> int:
 async def _run(chosen: Settings) -> int:
     terminal = Terminal(verbose=chosen.verbose)
     handler = TerminalHandler(terminal)
-    handler.addFilter(shorten)
+    handler.addFilter(truncate)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ async def _run(chosen: Settings) -> int:
     def on_signal() -> None:
         """Stop. A second signal hurries it; a third one leaves everything as it is."""
         stop.set()
-        {1: lambda: None, 2: stack.hurry}.get(next(asked), stack.abandon)()
+        {1: lambda: None, 2: stack.stop_waiting}.get(next(asked), stack.abandon)()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)

@@ -15,7 +15,7 @@ class ServiceFailedError(PlatformError):
     """A backing service did not start, or ended on its own."""
 
 
-class NoAnswerError(PlatformError):
+class NoResponseError(PlatformError):
     """A service that runs does not answer, or not in time."""
 
 

@@ -44,15 +44,17 @@ class ServiceTable:
     def rows(self) -> list[ServiceState]:
         """Return the state of every service, as of now."""
         mail, tasks = self.backing.mail.address, self.tasks
-        tasks_note = tasks.queue_yaml_problem or f"gRPC and REST, {self._kept()}"
-        cron_note = self.cron.note or self.target.cron_words
+        tasks_note = tasks.queue_yaml_problem or f"gRPC and REST, {self._is_persistent()}"
+        cron_note = self.cron.note or self.target.cron_source
         return [
             self._app_row(),
             ServiceState("Console", RUNNING, self.console.address, self.console.url, ""),
             self._datastore_row(),
-            self._judged("Cloud Tasks", _up(tasks.is_listening), tasks.grpc_address, tasks_note),
+            self._checked_row(
+                "Cloud Tasks", _up(tasks.is_listening), tasks.grpc_address, tasks_note
+            ),
             self._cache_row(),
-            self._judged("Mail", RUNNING, mail, "kept here, delivered to nobody"),
+            self._checked_row("Mail", RUNNING, mail, "kept here, delivered to nobody"),
             ServiceState("Cron", _up(not self.cron.note), "", "", cron_note),
         ]
 
@@ -65,17 +67,17 @@ class ServiceTable:
             note += f", restarted {app.restarts} times"
         if app.reports.latest:
             note += ", cannot be loaded: each of its pages says why"
-        return self._judged("App", _up(app.running), app.address, note, url=app.url)
+        return self._checked_row("App", _up(app.running), app.address, note, url=app.url)
 
     def _datastore_row(self) -> ServiceState:
         datastore, address = self.backing.datastore, self.backing.datastore_address
         if datastore is None:
             return ServiceState("Datastore", EXTERNAL, address, "", "not ours")
-        storage = self._kept() if datastore.is_kept else "in memory"
+        storage = self._is_persistent() if datastore.is_kept else "in memory"
         if datastore.is_kept and datastore.saved is not None:
             storage += f", saved at {clock_time(datastore.saved.real_time)}"
         state = _up(datastore.process is not None and datastore.process.running)
-        return self._judged("Datastore", state, address, f"{datastore.product}, {storage}")
+        return self._checked_row("Datastore", state, address, f"{datastore.product}, {storage}")
 
     def _cache_row(self) -> ServiceState:
         memcached, address = self.backing.memcached, self.backing.memcache_address
@@ -84,18 +86,18 @@ class ServiceTable:
         if memcached is None:
             return ServiceState("memcached", OFF, "", "", self.backing.cache_note)
         state = _up(memcached.process is not None and memcached.process.running)
-        return self._judged("memcached", state, address, "in memory")
+        return self._checked_row("memcached", state, address, "in memory")
 
-    def _kept(self) -> str:
+    def _is_persistent(self) -> str:
         return "kept in .dev/" if self.is_kept else "in memory"
 
-    def _judged(
+    def _checked_row(
         self, name: str, state: str, address: str, note: str, *, url: str = ""
     ) -> ServiceState:
         """Return a service's row: one that runs and does not answer is silent."""
         if state == RUNNING and (silent_s := self.watch.silent_s(name)):
             state = SILENT
-            note = f"has not answered for {silent_s:.0f} s. {self.watch.advice(name)}"
+            note = f"has not answered for {silent_s:.0f} s. {self.watch.hint(name)}"
         return ServiceState(name, state, address, url, note)
 
 

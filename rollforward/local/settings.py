@@ -135,7 +135,7 @@ def chosen_by(
         app_port=_main_port(env, "APP_PORT", APP_PORT),
         console_port=_main_port(env, "CONSOLE_PORT", CONSOLE_PORT),
         tasks_port=_side_port(env, "TASKS_PORT", TASKS_PORT),
-        datastore_port=_asked_port(env, "DATASTORE_PORT"),
+        datastore_port=_requested_port(env, "DATASTORE_PORT"),
         memcache_port=_side_port(env, "MEMCACHE_PORT", MEMCACHE_PORT),
         mail_port=_side_port(env, "MAIL_PORT", MAIL_PORT),
         datastore_kind=kind,
@@ -255,10 +255,10 @@ def _main_port(env: Mapping[str, str], name: str, usual: int) -> int:
 
 def _side_port(env: Mapping[str, str], name: str, usual: int) -> int:
     """Choose a port that only programs use: another is as good, unless it was asked for."""
-    return _asked_port(env, name) if env.get(name) else ports.prefer(usual)
+    return _requested_port(env, name) if env.get(name) else ports.prefer(usual)
 
 
-def _asked_port(env: Mapping[str, str], name: str) -> int:
+def _requested_port(env: Mapping[str, str], name: str) -> int:
     """Choose the port that was asked for; 0, if none was, has the service take a free one."""
     port = _number(env, name, 0)
     return ports.choose(port, name) if port else 0

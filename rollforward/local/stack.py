@@ -129,7 +129,7 @@ class Stack:
             await self.stop()
             raise
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Wait no longer for requests in progress; only while stopping."""
         self._shutdown.hurried.set()
 
@@ -221,7 +221,7 @@ class Stack:
         if datastore is not None:
             self._autosave = Autosave(
                 datastore,
-                self.app.standing_still,
+                self.app.paused,
                 self.tasks.engine.clock.now,
                 self.terminal.about("datastore"),
             )

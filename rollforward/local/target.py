@@ -53,7 +53,7 @@ class Target:
         return path if path.is_file() else None
 
     @property
-    def cron_words(self) -> str:
+    def cron_source(self) -> str:
         """The source of the cron jobs, for people."""
         is_own = self.cron_file == self.cron_yaml
         return "from cron.yaml" if is_own else "the sweep alone: there is no cron.yaml"
@@ -67,7 +67,7 @@ def default(root: Path) -> str:
     """
     if (root / "main.py").is_file():
         return DEFAULT
-    modules = sorted(path.stem for path in root.glob("*.py") if _CALLABLE in _names(_tree(path)))
+    modules = sorted(path.stem for path in root.glob("*.py") if _CALLABLE in _names(_parse(path)))
     if "app" in modules:
         return f"app:{_CALLABLE}"
     if len(modules) == 1:
@@ -82,7 +82,7 @@ def default(root: Path) -> str:
 
 def has_app(root: Path) -> bool:
     """Return whether some module of a folder has a `serve`."""
-    return any(_CALLABLE in _names(_tree(path)) for path in root.glob("*.py"))
+    return any(_CALLABLE in _names(_parse(path)) for path in root.glob("*.py"))
 
 
 def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Target:
@@ -103,7 +103,7 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
         raise UsageError(
             f"The target is written module:callable, for example {DEFAULT}, not {text!r}."
         )
-    source, folder = _look_for(module, root)
+    source, folder = _find_module(module, root)
     _check_name(source, folder, module, name)
     is_in_package = "." in module or source is None or source.name == "__init__.py"
     package = folder if is_in_package else root
@@ -115,7 +115,7 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
     )
 
 
-def _look_for(module: str, root: Path) -> tuple[Path | None, Path]:
+def _find_module(module: str, root: Path) -> tuple[Path | None, Path]:
     """Return a module's file (None for a folder without __init__.py) and folder.
 
     By hand: Python's own search would run the packages above it.
@@ -143,7 +143,7 @@ def _step(part: str, folders: list[Path]) -> tuple[Path | None, list[Path]]:
 
 def _check_name(source: Path | None, folder: Path, module: str, name: str) -> None:
     """Refuse a name that a module plainly does not have; what it imports or makes is not known."""
-    tree = _tree(source) if source is not None else ast.Module([], [])
+    tree = _parse(source) if source is not None else ast.Module([], [])
     if tree is None:
         return  # A worker says what is wrong with it.
     if {*_names(tree)} & {name, "*", "__getattr__"}:
@@ -154,7 +154,7 @@ def _check_name(source: Path | None, folder: Path, module: str, name: str) -> No
     )
 
 
-def _tree(source: Path) -> ast.Module | None:
+def _parse(source: Path) -> ast.Module | None:
     """Return a parsed file; None: it cannot be read or parsed."""
     try:
         return ast.parse(source.read_bytes())

@@ -19,7 +19,7 @@ from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.store.database import StoreInUseError
-from rollforward.local.cloudtasks.store.unwritable import shorten
+from rollforward.local.cloudtasks.store.unwritable import truncate
 from rollforward.local.errors import PlatformError, PortTakenError, UsageError
 from rollforward.local.options import service_urls
 from rollforward.loopback import is_loopback
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         PlatformError: a queue, a file or the port cannot be used.
     """
     handler = logging.StreamHandler()
-    handler.addFilter(shorten)
+    handler.addFilter(truncate)
     layout = "%(levelname)s %(message)s"
     logging.basicConfig(level=logging.WARNING, format=layout, handlers=[handler])
     return asyncio.run(_serve(_emulator(options), options))
@@ -44,7 +44,7 @@ def _emulator(options: argparse.Namespace) -> Emulator:
     data: Path | None = options.data
     if data is not None and data.exists() and not data.is_dir():
         raise UsageError(f"--data must be a folder, got {data}")
-    _check_place(options)
+    _check_parent(options)
     for name in ("app_url", "functions_url", "issuer"):
         if (url := getattr(options, name)) and not url.startswith(("http://", "https://")):
             option = name.replace("_", "-")
@@ -74,7 +74,7 @@ def _emulator(options: argparse.Namespace) -> Emulator:
         raise PlatformError(f"--data {data} cannot be used: {error}") from error
 
 
-def _check_place(options: argparse.Namespace) -> None:
+def _check_parent(options: argparse.Namespace) -> None:
     """Refuse a place that no queue can have.
 
     Raises:
@@ -120,9 +120,9 @@ async def _start_console(
     if options.ui is None:
         return ""
     # Its pages take longer to load than the emulator.
-    from rollforward.local.console.tasks_console import Alone, TasksConsole
+    from rollforward.local.console.tasks_console import StandaloneEmulator, TasksConsole
 
-    console = TasksConsole(Alone(emulator, options.project), options.ui)
+    console = TasksConsole(StandaloneEmulator(emulator, options.project), options.ui)
     try:
         await console.start()
     except PortTakenError as error:

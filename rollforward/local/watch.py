@@ -67,12 +67,12 @@ class Watch:
         """Ask until cancelled."""
         try:
             while True:
-                self.look()
+                self.poll()
                 await asyncio.sleep(ASK_EVERY_S)
         finally:
             self.close()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take the answers that came, name who is silent, and ask again who is not being asked."""
         if self._threads is None:
             # One each: a service that hangs must not keep another from being asked.
@@ -82,7 +82,7 @@ class Watch:
             if health.asked is None or health.asked.done():
                 self._take(probe, health)
                 health.asked = self._threads.submit(probe.ask)
-            self._judge(probe, health)
+            self._check(probe, health)
 
     def close(self) -> None:
         """Stop the checks; calls in progress end on their own."""
@@ -97,7 +97,7 @@ class Watch:
             return 0.0
         return self.clock() - health.answered_at
 
-    def advice(self, name: str) -> str:
+    def hint(self, name: str) -> str:
         """Return what to do about a service."""
         return next((probe.advice for probe in self.probes if probe.name == name), "")
 
@@ -109,7 +109,7 @@ class Watch:
             self.say(probe.name, f"answers again, after {quiet_s:.0f} s → nothing to do")
         health.answered_at, health.is_silent = self.clock(), False
 
-    def _judge(self, probe: Probe, health: _Health) -> None:
+    def _check(self, probe: Probe, health: _Health) -> None:
         if health.is_silent or self.clock() - health.answered_at < SILENT_S:
             return
         health.is_silent = True
@@ -119,7 +119,7 @@ class Watch:
 # How each kind of service is asked
 
 
-def ask_memcached(address: str) -> None:
+def ping_memcached(address: str) -> None:
     """Return when the cache has said its version."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=ASK_TIMEOUT_S) as connection:
@@ -128,14 +128,14 @@ def ask_memcached(address: str) -> None:
             raise OSError("memcached said something else")
 
 
-def ask_mail(address: str) -> None:
+def ping_mail(address: str) -> None:
     """Return when the mail server has greeted us."""
     host, _, port = address.rpartition(":")
     with smtplib.SMTP(host, int(port), timeout=ASK_TIMEOUT_S) as connection:
         connection.noop()
 
 
-def ask_cloud_tasks(address: str, queue: str) -> None:
+def ping_cloud_tasks(address: str, queue: str) -> None:
     """Return when Cloud Tasks has answered, if only that there is no such queue."""
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary(
@@ -150,7 +150,7 @@ def ask_cloud_tasks(address: str, queue: str) -> None:
                 raise
 
 
-def ask_app(port: int, path: str) -> None:
+def ping_app(port: int, path: str) -> None:
     """Return when the app has answered, with any status."""
     with socket.create_connection((ports.LOOPBACK, port), timeout=ASK_TIMEOUT_S) as connection:
         request = (

@@ -138,10 +138,10 @@ def field_of(at: datetime | None) -> str:
     return at.isoformat(timespec="auto" if at.second or at.microsecond else "minutes")
 
 
-def whole_number(text: str, limit: int) -> int | None:
+def parse_integer(text: str, limit: int) -> int | None:
     """Return the whole number from 1 to `limit` that a text of digits is; None: it is another text.
 
-    >>> whole_number("0012", 12), whole_number("13", 12), whole_number("1" * 5_000, 12)
+    >>> parse_integer("0012", 12), parse_integer("13", 12), parse_integer("1" * 5_000, 12)
     (12, None, None)
     """
     digits = text.lstrip("0")

@@ -37,7 +37,7 @@ def environment(templates: Path) -> jinja2.Environment:
         clock_text=words.clock_text,
         late=words.late,
         with_links=editor.with_links,
-        counted=words.counted,
+        counted=words.pluralize,
         number=words.number,
     )
     shared.globals.update(

@@ -169,10 +169,10 @@ def number(value: float, digits: int = 0) -> str:
     return f"{value:,.{digits}f}".replace(",", "\u202f")
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Return a count with its noun.
 
-    >>> counted(1, "task"), counted(1200, "task")
+    >>> pluralize(1, "task"), pluralize(1200, "task")
     ('1 task', '1\\u202f200 tasks')
     """
     return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"

@@ -100,16 +100,16 @@ class Catalog:
         """Return the tables that take contributions of this version of the view."""
         entry = self.entry(view)
         existing = [table for table in (entry.live, entry.building) if table]
-        return [table for table in existing if is_fed(table, view)]
+        return [table for table in existing if accepts(table, view)]
 
     def lasting_tables(self, view: type[View]) -> list[str]:
         """Return those of them that stay: the table that is read does not if one is being built."""
         replaced = self.live(view) if self.building(view) else None
         return [table for table in self.tables(view) if table != replaced]
 
-    def is_fed(self, view: type[View]) -> bool:
+    def accepts(self, view: type[View]) -> bool:
         """Return whether the table that is read takes contributions of this version."""
-        return is_fed(self.live(view), view)
+        return accepts(self.live(view), view)
 
     def spec(self, table: str) -> TableSpec | None:
         """Return a table's specification; None: an older version of the app stored none."""
@@ -126,7 +126,7 @@ class Catalog:
         """
         spec = self.spec(table) or TableSpec((), ())
         has_all = {*view.functions()}.issuperset(spec.kinds)
-        return is_fed(table, view) and has_all and {*view.ranked}.issuperset(spec.ranked)
+        return accepts(table, view) and has_all and {*view.ranked}.issuperset(spec.ranked)
 
     def required_tables(self, view: type[View]) -> set[str]:
         """Return the tables that must hold a token's changes before the token is satisfied."""
@@ -207,6 +207,6 @@ def version_of(table: str) -> int:
     return int(table.split(".")[1])
 
 
-def is_fed(table: str, view: type[View]) -> bool:
+def accepts(table: str, view: type[View]) -> bool:
     """Return whether a table takes contributions of this version of a view."""
     return version_of(table) == view.version

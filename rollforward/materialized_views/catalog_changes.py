@@ -55,7 +55,7 @@ def swapped(catalog: Catalog, view: type[View], table: str) -> Catalog:
     return with_tables(catalog, view, live=table, building=None, dropping=dropping)
 
 
-def delisted(catalog: Catalog, view: str, table: str) -> Catalog:
+def without_table(catalog: Catalog, view: str, table: str) -> Catalog:
     """Forget a table that has been dropped."""
     entry = TableSet.of(catalog.views[view])
     remaining = [other for other in entry.dropping if other != table]

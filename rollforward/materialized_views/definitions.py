@@ -113,7 +113,7 @@ class ViewDefinitions:
     def frozen_tables(self, catalog: Catalog, kinds: Iterable[str]) -> frozenset[str]:
         """Return the tables that are read and take nothing that this code contributes."""
         views = [view for kind in kinds for view in self.by_kind[kind]]
-        return frozenset(catalog.live(view) for view in views if not catalog.is_fed(view))
+        return frozenset(catalog.live(view) for view in views if not catalog.accepts(view))
 
 
 def identity(key: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.operations.waiting import lister
+from rollforward.operations.waiting import queue_client
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.cloud_tasks import QueueState, QueueVerb
 
@@ -33,7 +33,7 @@ def control_queue(
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was changed.
     """
     try:
-        return lister(clients).control_queue(queue, verb, max_per_s=max_per_s)
+        return queue_client(clients).control_queue(queue, verb, max_per_s=max_per_s)
     except rpc_errors.PermissionDenied as error:
         raise QueueDeniedError(
             f"The app's account may not: grant it cloudtasks.queues.{_RIGHTS[verb]}, which "

@@ -65,7 +65,7 @@ def queue_states(clients: Clients) -> Sequence[QueueState]:
         CannotListError: they cannot be listed.
     """
     try:
-        return lister(clients).queue_states()
+        return queue_client(clients).queue_states()
     except rpc_errors.PermissionDenied as error:
         raise CannotListError(_NO_RIGHT.format("cloudtasks.queues.list")) from error
 
@@ -120,7 +120,7 @@ def list_waiting(clients: Clients, queue: str, *, cursor: str = "", limit: int =
         CannotListError: they cannot be listed, or there is no queue of this name.
     """
     try:
-        return lister(clients).waiting(queue, limit=limit, cursor=cursor)
+        return queue_client(clients).waiting(queue, limit=limit, cursor=cursor)
     except rpc_errors.PermissionDenied as error:
         raise CannotListError(_NO_RIGHT.format("cloudtasks.tasks.list")) from error
     except (rpc_errors.NotFound, rpc_errors.InvalidArgument) as error:
@@ -184,7 +184,7 @@ def failing_tasks(limit: int) -> Sequence[TaskAttempts]:
 _NO_RIGHT = "Grant the app's account {} to see this: roles/cloudtasks.viewer has it."
 
 
-def lister(clients: Clients) -> CloudTaskQueue:
+def queue_client(clients: Clients) -> CloudTaskQueue:
     """Return the queues of Cloud Tasks.
 
     Raises:

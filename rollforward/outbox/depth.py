@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.outbox.entities import outbox_rows
 from rollforward.outbox.relay import age_s, rate_key, row_id
-from rollforward.runtime.cache import counted
+from rollforward.runtime.cache import parse_counter
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 
@@ -43,5 +43,5 @@ def depth(clients: Clients) -> Depth:
         is_truncated=len(keys) > MAX_COUNTED,
         oldest_s=max([0.0, *(s for row, s in ages_s if not row.is_unacked)]),
         oldest_unacked_s=max([0.0, *(s for row, s in ages_s if row.is_unacked)]),
-        relayed_per_s=(counted(relayed) or 0) / 60,
+        relayed_per_s=(parse_counter(relayed) or 0) / 60,
     )

@@ -94,13 +94,15 @@ class QueryCall(Generic[T]):
             return self._to_result(self._call_function(), kinds.UNCACHED)
         entry = self.entry()
         if entry is None:
-            return self._fly(f"{space_of(self._clients, self._terms.name)}:{self._asked}", None)
+            return self._compute_once(
+                f"{space_of(self._clients, self._terms.name)}:{self._asked}", None
+            )
         envelope, is_broken = entry.load()
         value = self._decoded(envelope)
         if is_broken or (envelope is not None and value is None):
             self._tally.record(kinds.BROKEN)
         if envelope is None or value is None:
-            return self._fly(entry.key, entry)
+            return self._compute_once(entry.key, entry)
         age_s, terms = entry.age_s(envelope), self._terms
         if is_due(age_s, terms.ttl_s, envelope.took_s, terms.beta, self._clients.random.random()):
             fresh = self._refresh(entry, envelope)
@@ -140,7 +142,7 @@ class QueryCall(Generic[T]):
             flight.resolve(fresh)
         return None if fresh is None else self._to_result(fresh, state)
 
-    def _fly(self, key: str, entry: CacheEntry | None) -> CachedResult[T]:
+    def _compute_once(self, key: str, entry: CacheEntry | None) -> CachedResult[T]:
         """Compute a missing value, or wait for the thread that computes it."""
         key = self._flight_key(key)
         flight, is_mine = self._state.flights.join(key)

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rollforward.runtime import Clients
-from rollforward.runtime.cache import counted
+from rollforward.runtime.cache import parse_counter
 
 PUSH_INTERVAL_S = 1.0
 STATS_TTL_S = 24 * 3600
@@ -102,7 +102,7 @@ class Counts:
         with self._lock:
             is_shared = not self._unpushed
             counts = Counter(self._own)
-        shared = {kind: counted(cache.get(self._key(kind))) or 0 for kind in KINDS}
+        shared = {kind: parse_counter(cache.get(self._key(kind))) or 0 for kind in KINDS}
         return _stats(Counter(shared) if is_shared else counts, is_shared)
 
     def reset(self) -> None:

@@ -202,11 +202,11 @@ def open_cache(host: str | None, *, scope: str = "", timeout_s: float = TIMEOUT_
     return MemcachedCache(host, scope=scope, timeout_s=timeout_s) if host else NoCache()
 
 
-def counted(value: bytes | None) -> int | None:
+def parse_counter(value: bytes | None) -> int | None:
     """Return the number in a counter's value; None for any other value.
 
-    >>> counted(b"7 "), counted(b"seven"), counted(b"9" * 5000), counted(None)
-    (7, None, None, None)
+    >>> [parse_counter(value) for value in (b"7 ", b"seven", b"9" * 5000, None)]
+    [7, None, None, None]
     """
     # After a decrement memcached may leave a blank behind the number.
     is_number = value is not None and len(value) <= 20 and value.strip().isdigit()

@@ -23,7 +23,7 @@ class Results(Generic[T]):
     is_cut_short: bool = False
 
     @property
-    def tried(self) -> int:
+    def attempted(self) -> int:
         return len(self.returned) + len(self.errors)
 
     def raise_first(self, *kinds: type[Exception]) -> None:

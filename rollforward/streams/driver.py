@@ -170,7 +170,7 @@ class Engine:
         chunks = self._hints.take(call.low, call.high, call.limit) if call.allow_partial else []
         if call.takes_offers and not self._hints.is_scan_due(call.low):
             chunks = self._with_offers(chunks, call)
-        if chunks or (call.allow_empty and self._hints.tells_all(call.low)):
+        if chunks or (call.allow_empty and self._hints.is_complete(call.low)):
             return chunks
         if call.kind == CHUNK:
             self._hints.begin_scan(call.low)

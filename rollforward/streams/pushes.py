@@ -88,7 +88,7 @@ def _group_of(
     def commit(requests: Sequence[IngestRequest]) -> Sequence[IngestResult | BaseException]:
         if len(requests) > 1 and (results := run_steps(clients, pipeline, ingest_group, requests)):
             return results
-        return [_push_alone(clients, pipeline, request) for request in requests]
+        return [_push_single(clients, pipeline, request) for request in requests]
 
     return clients.process_state.get_or_create(
         f"streams pushes {pipeline.name} {stream} {process}",
@@ -102,7 +102,7 @@ def _group_of(
     )
 
 
-def _push_alone(
+def _push_single(
     clients: Clients, pipeline: Declaration, request: IngestRequest
 ) -> IngestResult | BaseException:
     """Return the result of a push in commits of its own, or its error."""

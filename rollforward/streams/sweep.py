@@ -114,7 +114,7 @@ def _look(source: PullSource, idle_ms: int) -> tuple[int, bool]:
     # Its task is gone, or its reader raises: then each task is retried for most of an hour, so a
     # new one each minute would be many.
     minutes = max(0, int(idle_ms - 1000 * source.poll.total_seconds()) // STALE_MS)
-    return number_of_look(minutes), minutes > 0
+    return check_number(minutes), minutes > 0
 
 
 def _attached_ms(head: Head, stream: str) -> int:
@@ -142,10 +142,10 @@ def has_doubled(minutes: int) -> bool:
     return minutes > 0 and minutes - 2 ** (minutes.bit_length() - 1) < FOUND_WITHIN_MINUTES
 
 
-def number_of_look(minutes: int) -> int:
+def check_number(minutes: int) -> int:
     """Return the number of a look that comes after 1, 2, 4, 8, 16, 32, 48... minutes.
 
-    >>> [number_of_look(minutes) for minutes in (1, 2, 3, 8, 15, 16, 31, 32, 47, 48)]
+    >>> [check_number(minutes) for minutes in (1, 2, 3, 8, 15, 16, 31, 32, 47, 48)]
     [1, 2, 2, 4, 4, 5, 5, 6, 6, 7]
     """
     if minutes < FOUND_WITHIN_MINUTES:

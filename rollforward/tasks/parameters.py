@@ -180,7 +180,7 @@ def _parameters_type(
     form: str,
 ) -> type[Parameters[Any]]:
     for parameter in parameters:
-        if problem := _problem(parameter, hints):
+        if problem := _error_of(parameter, hints):
             raise TypeError(f"{name}: `{parameter.name}` {problem}; {form}")
     fields = [
         (parameter.name, hints[parameter.name], _field(parameter)) for parameter in parameters
@@ -194,7 +194,7 @@ def _parameters_type(
     )
 
 
-def _problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
+def _error_of(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
     """Return why a function with this parameter is no task; "" if it may be one."""
     has_default = parameter.default is not parameter.empty
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -191,13 +191,13 @@ class CloudLogFormatter(logging.Formatter):
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         text = _BEARER.sub(rf"\1 {REDACTED}", text)
-        return shortened(text.encode(errors="backslashreplace").decode(), max_bytes)
+        return truncated(text.encode(errors="backslashreplace").decode(), max_bytes)
 
 
-def shortened(text: str, max_bytes: int) -> str:
+def truncated(text: str, max_bytes: int) -> str:
     """Return a text of at most max_bytes of JSON: its beginning and its end.
 
-    >>> shortened("a" * 50 + "b" * 50, 40)
+    >>> truncated("a" * 50 + "b" * 50, 40)
     'aaaaaaa … (left out) … bbbbbbb'
     """
     if len(text) * 12 <= max_bytes or _bytes(text) <= max_bytes:

@@ -60,13 +60,13 @@ def describe(details: Any, request: Any) -> RemoteCall:
     """Describe a call over gRPC."""
     name = details.method.rpartition("/")[2]
     service = DATASTORE if "datastore" in details.method else TASKS
-    names = dict.fromkeys(_subjects(name, getattr(request, "_pb", request)))
+    names = dict.fromkeys(_targets(name, getattr(request, "_pb", request)))
     shown = list(names)[:_SHOWN_KINDS]
     subject = ", ".join([*shown, *(["..."] if len(names) > len(shown) else [])])
     return RemoteCall.here(name, service, subject)
 
 
-def _subjects(name: str, request: Any) -> Iterator[str]:
+def _targets(name: str, request: Any) -> Iterator[str]:
     """Yield the kinds that a call is about, or the paths of its tasks."""
     match name:
         case "Commit":

@@ -248,7 +248,7 @@ class Exploring:
         _check_names("services", services, SERVICES)
         began_s = time.monotonic()
         with _quiet_deaths():
-            calls = self._play_without_faults()
+            calls = self._run_without_faults()
             planned = [_parsed(only, calls)] if only else self._planned(calls, faults, services)
             if not planned and not self._locks:
                 self._kit.reset()
@@ -256,11 +256,11 @@ class Exploring:
                     f"none of the faults {', '.join(faults)} fits a call of {', '.join(services)}: "
                     f"the scenario calls {', '.join(map(str, calls))}"
                 )
-            for fault in planned if limit is None else _spread(planned, limit):
+            for fault in planned if limit is None else _sample(planned, limit):
                 is_late = time_s is not None and time.monotonic() - began_s > time_s
                 if is_late or len(self._failures) >= MAX_FAILURES:
                     break
-                self._play(fault)
+                self._run(fault)
         self._kit.reset()
         seconds = time.monotonic() - began_s
         exploration = Exploration(
@@ -271,7 +271,7 @@ class Exploring:
             raise ExploreError(report.of_failures(exploration))
         return exploration
 
-    def _play_without_faults(self) -> Sequence[RemoteCall]:
+    def _run_without_faults(self) -> Sequence[RemoteCall]:
         try:
             calls = self._player.play_fault(None)
         except _FAILED as error:
@@ -306,7 +306,7 @@ class Exploring:
             return has_rival and not self._locks
         return kind in (ERROR, CRASH_BEFORE) or call.name not in _WITHOUT_EFFECT
 
-    def _play(self, fault: Fault) -> None:
+    def _run(self, fault: Fault) -> None:
         error: BaseException | None = None
         try:
             self._player.play_fault(fault)
@@ -329,7 +329,7 @@ def _with_code(kind: str, call: RemoteCall, at: int) -> str:
     return f"{kind}:{codes[at % len(codes)].name}"
 
 
-def _spread(faults: Sequence[Fault], limit: int) -> list[Fault]:
+def _sample(faults: Sequence[Fault], limit: int) -> list[Fault]:
     """Return a number of faults: doubled deliveries first, then a fixed sample of the calls."""
     doubled = [fault for fault in faults if fault.at is None][:limit]
     calls = [fault for fault in faults if fault.at is not None]

@@ -107,7 +107,7 @@ class Rollforward:
         plan.is_watching = False
         plan.dead_threads.clear()
         world.wire.open_transactions.clear()
-        world.services.wipe()
+        world.services.delete_all()
         self.clients.datastore.namespace = new_namespace()
         world.order, world.doubles, world.overlaps = None, False, False
         world.has_died, world.fails_fast = False, False

@@ -38,7 +38,7 @@ class Failure:
     error: str
 
 
-class Counted(Protocol):
+class Counts(Protocol):
     """The counts of an exploration."""
 
     @property
@@ -60,7 +60,7 @@ class Counted(Protocol):
     def failures(self) -> Sequence[Failure]: ...
 
 
-def summary(counts: Counted) -> str:
+def summary(counts: Counts) -> str:
     """Return the counts in a line."""
     played = sum(counts.plays.values())
     of_all = f" of {counts.planned}" if played < counts.planned else ""
@@ -73,7 +73,7 @@ def summary(counts: Counted) -> str:
     )
 
 
-def of_failures(counts: Counted) -> str:
+def of_failures(counts: Counts) -> str:
     """Return the scripts of the first failed plays, and the faults of the others."""
     lines = [summary(counts)]
     for number, failure in enumerate(counts.failures[:_SHOWN_FAILURES], 1):

@@ -49,11 +49,11 @@ class Services:
     database: str | None = None
     closers: list[Callable[[], None]] = field(default_factory=list)
 
-    def wipe(self) -> None:
+    def delete_all(self) -> None:
         """Forget all entities, cached values and tasks."""
         self.cloud_tasks.engine.reset()
         empty(self.memcached)  # The clock was put back: turns that were taken lie far ahead.
-        wipe(self.datastore)
+        delete_all(self.datastore)
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of an app's Settings, as the local platform would give them."""
@@ -118,7 +118,7 @@ def empty(memcached: str | None) -> None:
         client.close()
 
 
-def wipe(datastore: str) -> None:
+def delete_all(datastore: str) -> None:
     """Delete all that an emulator holds: its queries read every namespace of a kind."""
     _session().post(f"http://{datastore}/reset", timeout=_RESET_TIMEOUT_S)
 

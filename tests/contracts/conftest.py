@@ -120,7 +120,7 @@ class Handler:
         self.blocked[path] = threading.Event()
         return self.blocked[path]
 
-    def hang_up(self, path: str) -> None:
+    def reload(self, path: str) -> None:
         """Take the first request and close the connection without an answer."""
         self.hangs_up.add(path)
 

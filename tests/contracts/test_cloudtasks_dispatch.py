@@ -166,7 +166,7 @@ def test_headers_after_a_dead_worker(live_cloud, handler, target, previous, reas
     Not recorded. Cloud Run documents the 503 of an instance whose connection broke; App Engine's
     is what was recorded of the other attempt that no worker answered, the one that timed out.
     """
-    handler.hang_up("/dies")
+    handler.reload("/dies")
     if target == "http":
         live_cloud.create(http_request=live_cloud.http("/dies"))
     else:
@@ -191,9 +191,9 @@ def test_a_held_emulator_lets_deliveries_end_and_begins_none(live_cloud, handler
 
     live_cloud.emulator.emulator.hold()
     waiting = live_cloud.create()
-    assert live_cloud.emulator.emulator.under_way == 1
+    assert live_cloud.emulator.emulator.in_progress == 1
     released.set()
-    until(lambda: live_cloud.emulator.emulator.under_way == 0, 20, every_s=0.02)
+    until(lambda: live_cloud.emulator.emulator.in_progress == 0, 20, every_s=0.02)
 
     _, attempts = live_cloud.engine.history.of_task(slow.name)
     assert [attempt["status"] for attempt in attempts] == [200]
@@ -203,13 +203,13 @@ def test_a_held_emulator_lets_deliveries_end_and_begins_none(live_cloud, handler
 def test_a_held_emulator_takes_a_dead_worker_for_no_failure(live_cloud, handler):
     """The worker ended because all is being stopped: its task begins again at the next start."""
     released = handler.block("/dies")
-    handler.hang_up("/dies")
+    handler.reload("/dies")
     task = live_cloud.create(http_request=live_cloud.http("/dies"))
     assert handler.entered["/dies"].wait(20)
 
     live_cloud.emulator.emulator.hold()
     released.set()
-    until(lambda: live_cloud.emulator.emulator.under_way == 0, 20, every_s=0.02)
+    until(lambda: live_cloud.emulator.emulator.in_progress == 0, 20, every_s=0.02)
 
     history = live_cloud.engine.history
     record, attempts = history.of_task(task.name)

@@ -48,8 +48,8 @@ def worker_of_new_caller(kept: contextlib.ExitStack, server: Server) -> bytes:
 def test_a_worker_knows_whether_another_one_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what each has said lately: one that ended, however many it had, keeps nobody waiting."""
     loads = patient.Loads()
-    loads.tell(1, 5)
-    loads.tell(2, 3)
+    loads.report(1, 5)
+    loads.report(2, 3)
 
     assert [loads.has_fewer(connections) for connections in (3, 4, 5)] == [False, True, True]
     monkeypatch.setattr(patient, "HEARD_WITHIN_S", 0.0)
@@ -63,13 +63,13 @@ def test_the_worker_that_has_more_waits_before_it_takes_a_connection(
     waited: list[float] = []
     worker = object.__new__(patient.PatientWorker)
     worker.loads, worker.nr_conns = patient.Loads(), 1
-    worker.loads.tell(2, 1)
+    worker.loads.report(2, 1)
     monkeypatch.setattr(patient.time, "sleep", waited.append)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         worker.accept(listener)
         assert waited == []
-        worker.loads.tell(2, 0)
+        worker.loads.report(2, 0)
         worker.accept(listener)
 
     assert waited == [patient.YIELDS_FOR_S]

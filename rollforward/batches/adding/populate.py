@@ -26,7 +26,7 @@ from rollforward import outbox
 from rollforward.batches import policy
 from rollforward.batches.adding.creation import Create, check_lanes, create
 from rollforward.batches.adding.transaction_rows import TransactionRows
-from rollforward.batches.completion import conclude, end_parent, state_of, touch
+from rollforward.batches.completion import complete_if_done, end_parent, state_of, touch
 from rollforward.batches.declaration import BatchDeclaration, MemberRef
 from rollforward.batches.entities import (
     COMPLETED,
@@ -190,7 +190,7 @@ def seal_in_transaction(clients: Clients, batch: str) -> None:
     if state.sealed:
         return
     state.sealed = True
-    conclude(clients, state)
+    complete_if_done(clients, state)
     touch(clients, state)
     state.put()
 
@@ -291,7 +291,7 @@ def _add(
         creation = Create(addition.batch, within=addition.prefix, generation=state.generation)
         outbox.enqueue(clients, create, creation)
     state.sealed = state.sealed or options.seal
-    conclude(clients, state)
+    complete_if_done(clients, state)
     touch(clients, state)
     written.put(state)
     return addition.size if is_new else 0

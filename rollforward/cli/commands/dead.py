@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the filters, the options of a place, and the verbs."""
     _add_filters(parser)
     shared.add_page(parser)
-    shared.add_place(parser)
+    shared.add_remote_options(parser)
     verbs = shared.add_subparsers_of(parser)
     shown = "show a dead task with its body and reason"
     shared.add_subcommand(verbs, "show", shown, _show, id="its id, as listed")
@@ -54,7 +54,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(
+    answer = place.remote_app_of(options).app.get(
         "/dead-tasks", cursor=options.after, limit=options.limit, **_filter(options)
     )
     rows = place.rows_of(answer, "dead_tasks")
@@ -80,7 +80,7 @@ def _path(dead_id: str) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(_path(options.id))
+    answer = place.remote_app_of(options).app.get(_path(options.id))
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -100,7 +100,7 @@ def _change(options: argparse.Namespace) -> int:
         )
     if len(ids) > MAX_IDS:
         raise WrongUsageError(f"Name at most {MAX_IDS} ids, or use --all with filters.")
-    app = place.place_of(options).app
+    app = place.remote_app_of(options).app
     if len(ids) == 1:
         answer = app.post(f"{_path(ids[0])}:{verb}")
         return place.confirm(options, answer, f"{ids[0]}: {answer.get('result')}.")

@@ -26,7 +26,7 @@ _TASK_HEAD = ("TASK", "ADDED", "BEGUN", "FAILURES", "REASON")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and the verbs."""
-    shared.add_place(parser)
+    shared.add_remote_options(parser)
     verbs = shared.add_subparsers_of(parser)
     lane, key = {"lane": "the lane"}, {"key": "the key, as the app's code has it"}
     keys = shared.add_subcommand(
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    rows = place.rows_of(place.place_of(options).app.get("/lanes"), "lanes")
+    rows = place.rows_of(place.remote_app_of(options).app.get("/lanes"), "lanes")
     return place.show(options, "lanes", rows, _HEAD, _values)
 
 
@@ -54,7 +54,7 @@ def _values(row: Mapping[str, Any]) -> Iterable[object]:
 
 
 def _keys(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(
+    answer = place.remote_app_of(options).app.get(
         _path(options),
         state="resting" if options.resting else "",
         after=options.after,
@@ -75,7 +75,7 @@ def _path(options: argparse.Namespace) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(_path(options), key=options.key)
+    answer = place.remote_app_of(options).app.get(_path(options), key=options.key)
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -99,7 +99,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _change(options: argparse.Namespace) -> int:
     query = urlencode({"key": options.key})
-    answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}?{query}")
+    answer = place.remote_app_of(options).app.post(f"{_path(options)}:{options.verb}?{query}")
     target = f"{options.key} of {options.lane}"
     sentence = f"{_WORDS.get(options.verb, '')} {target}{_doubt(options.verb, answer)}."
     if options.verb == "drain":

@@ -23,14 +23,14 @@ _HEAD = ("QUEUE", "STATE", "WAITING", "RATE/S", "CONCURRENT", "ATTEMPTS")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and the verbs."""
-    shared.add_place(parser)
+    shared.add_remote_options(parser)
     verbs = shared.add_subparsers_of(parser)
     for verb, summary in VERBS.items():
         shared.add_subcommand(verbs, verb, summary, _change, name="the queue")
 
 
 def _list(options: argparse.Namespace) -> int:
-    at = place.place_of(options)
+    at = place.remote_app_of(options)
     if at.platform is not None:
         rows = [_local_row(row) for row in place.rows_of(at.platform.get("/queues"), "queues")]
     else:
@@ -69,7 +69,7 @@ def _values(row: Mapping[str, Any]) -> Iterable[object]:
 
 
 def _change(options: argparse.Namespace) -> int:
-    at = place.place_of(options)
+    at = place.remote_app_of(options)
     verb: str = options.verb
     platform = at.local(
         f"rollforward queues {verb}",

@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", default="", choices=STATES, help="runs of one state")
     parser.add_argument("--name", default="", help="runs of one job, batch, flow or pipeline")
     shared.add_page(parser)
-    shared.add_place(parser)
+    shared.add_remote_options(parser)
     verbs = shared.add_subparsers_of(parser)
     names = {"pattern": "the pattern of the run, as listed", "id": "its id, as listed"}
     shared.add_subcommand(verbs, "show", "show a run with its items and issues", _show, **names)
@@ -58,7 +58,7 @@ def _add_retry(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(
+    answer = place.remote_app_of(options).app.get(
         "/runs",
         pattern=options.pattern,
         state=options.state,
@@ -87,7 +87,7 @@ def _path(options: argparse.Namespace) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(_path(options))
+    answer = place.remote_app_of(options).app.get(_path(options))
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -136,13 +136,13 @@ def _retry(options: argparse.Namespace) -> int:
         return _control(options)
     body: dict[str, Any] = {"ids": ids} if ids else {"all": True, "name": name}
     path = f"/runs/{quote(options.pattern, safe='')}:retry"
-    return place.confirm_run(options, place.place_of(options).app.post(path, body))
+    return place.confirm_run(options, place.remote_app_of(options).app.post(path, body))
 
 
 def _control(options: argparse.Namespace) -> int:
     step = getattr(options, "from_step", None)
     path, body = f"{_path(options)}:{options.verb}", {"from_step": step} if step else {}
-    answer = place.place_of(options).app.post(path, body)
+    answer = place.remote_app_of(options).app.post(path, body)
     words = {"cancel": "Cancelled", "resume": "Resumed", "retry": "Retried"}[options.verb]
     target = f"{options.pattern} {options.id}" + (f" from {step}" if step else "")
     sentence = f"{words} {target}; look at run {answer.get('id')}."

@@ -23,12 +23,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--state", default="", choices=STATES, help="one state; on the local platform only"
     )
     shared.add_page(parser)
-    shared.add_place(parser)
+    shared.add_remote_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """List tasks, the newest first on the local platform, by name of a deployed app."""
-    at = place.place_of(options)
+    at = place.remote_app_of(options)
     if at.platform is not None:
         answer = at.platform.get(
             "/tasks",

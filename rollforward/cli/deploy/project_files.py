@@ -120,7 +120,7 @@ class ProjectFiles:
             raise BadFileError(str(error)) from error
         entries = _mapping(self.cron_yaml).get("cron") or []
         return [
-            Sweep(job.url, _max_interval_s(job.upcoming(5)), str(entry.get("target") or ""))
+            Sweep(job.url, _max_interval_s(job.next_runs(5)), str(entry.get("target") or ""))
             for job, entry in zip(jobs, entries, strict=True)
         ]
 

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from rollforward.cli.errors import (
-    AbsentError,
     CliError,
     NotAllowedError,
+    NotFoundError,
     UnreachableError,
     WrongUsageError,
 )
@@ -72,7 +72,7 @@ class Endpoint:
         Raises:
             UnreachableError: nothing answers.
             NotAllowedError: the caller is refused.
-            AbsentError: the API does not exist, or does not know the thing.
+            NotFoundError: the API does not exist, or does not know the thing.
             CliError: the request is refused; the server's own words say why.
         """
         request = urllib.request.Request(self.url + path, body, method=method)
@@ -88,7 +88,7 @@ class Endpoint:
                 content = response.read(MAX_BYTES)
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refusal(error.code, error.read(MAX_BYTES), error.headers) from None
+                raise self._error(error.code, error.read(MAX_BYTES), error.headers) from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise UnreachableError(
@@ -96,10 +96,10 @@ class Endpoint:
             ) from None
         answer = _json(content)
         if answer is None:
-            raise AbsentError(self.absent)
+            raise NotFoundError(self.absent)
         return answer
 
-    def _refusal(self, status: int, content: bytes, headers: Any) -> CliError:
+    def _error(self, status: int, content: bytes, headers: Any) -> CliError:
         problem = _json(content) or {}
         detail = printable(str(problem.get("detail") or problem.get("error") or ""))[:_MAX_DETAIL]
         if 300 <= status < 400:
@@ -114,7 +114,7 @@ class Endpoint:
             # The local platform's API has an `error`, and a console's has problem details.
             is_problem = headers.get_content_type() == "application/problem+json"
             is_named = "error" in problem or (is_problem and not detail.startswith(_NO_ROUTE))
-            return AbsentError(detail if is_named and detail else self.absent)
+            return NotFoundError(detail if is_named and detail else self.absent)
         if status == 400:
             return WrongUsageError(detail or f"{self.url} refuses the request.")
         return CliError(detail or f"{self.url} answers {status}: try again in a moment.")

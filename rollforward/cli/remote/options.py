@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rollforward.cli.remote.place import PREFIX, TOKEN_VARIABLE
-from rollforward.look.lists import whole_number
+from rollforward.look.lists import parse_integer
 
 MAX_LIMIT = 50
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
+def add_remote_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and --json."""
     parser.add_argument("--console", metavar="URL", help="the console of the local platform")
     parser.add_argument("--url", metavar="URL", help="a deployed app")
@@ -41,7 +41,7 @@ def add_after(parser: argparse.ArgumentParser) -> None:
 
 def limit(text: str) -> int:
     """Return a number of rows; argparse reports a ValueError as a wrong argument."""
-    if (number := whole_number(text, MAX_LIMIT)) is None:
+    if (number := parse_integer(text, MAX_LIMIT)) is None:
         raise ValueError(text)
     return number
 
@@ -66,7 +66,7 @@ def add_subcommand(
         argument_default=argparse.SUPPRESS,  # Those in front of the verb stay.
     )
     parser.set_defaults(run_verb=run)
-    add_place(parser)
+    add_remote_options(parser)
     for option, about in names.items():
         parser.add_argument(option, metavar=option.upper(), help=about)
     return parser

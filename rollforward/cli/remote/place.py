@@ -33,7 +33,7 @@ _NO_CONSOLE = (
 
 
 @dataclass(frozen=True)
-class Place:
+class RemoteApp:
     """An app that runs.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place:
 FILTERS = ("pattern", "queue", "state", "error", "name", "since", "until")
 
 
-def place_of(options: argparse.Namespace) -> Place:
+def remote_app_of(options: argparse.Namespace) -> RemoteApp:
     """Return the place that options name.
 
     Raises:
@@ -71,7 +71,7 @@ def place_of(options: argparse.Namespace) -> Place:
     if options.url and options.console:
         raise WrongUsageError("Give --url for a deployed app, or --console for a local one.")
     if options.url:
-        return Place(_app(options.url, prefix, token.strip()), None)
+        return RemoteApp(_app(options.url, prefix, token.strip()), None)
     if options.token:
         raise WrongUsageError("--token is for a deployed app: name it by --url.")
     console = options.console or _console_url()
@@ -89,7 +89,7 @@ def place_of(options: argparse.Namespace) -> Place:
             print(printable(note), file=sys.stderr)
     environment = shell.get("environment")
     url = environment.get("TASKS_URL", "") if isinstance(environment, dict) else ""
-    return Place(_app(str(url), prefix, ""), running)
+    return RemoteApp(_app(str(url), prefix, ""), running)
 
 
 def _app(url: str, prefix: str, token: str) -> Endpoint:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.look.lists import whole_number
+from rollforward.look.lists import parse_integer
 from rollforward.operations import DeadTaskFilter
 from rollforward.runtime.clock import TimeRange
 from rollforward.tasks.errors import Retry
@@ -45,7 +45,7 @@ def limit_of(text: str, default: int = PAGE_ROWS) -> int:
     """
     if not text:
         return default
-    if (number := whole_number(text, MAX_ROWS)) is None:
+    if (number := parse_integer(text, MAX_ROWS)) is None:
         raise BadQueryError(f"limit is a number from 1 to {MAX_ROWS}.")
     return number
 

@@ -91,7 +91,7 @@ def dead_tasks() -> ResponseReturnValue:
     listed = list_dead_tasks(
         choice.filter(), cursor=cursor, limit=PAGE_ROWS, oldest_first=oldest_first
     )
-    rows = [_shown(dead) for dead in listed.dead_tasks]
+    rows = [_to_values(dead) for dead in listed.dead_tasks]
     is_sorted = choice.chosen.sort == "most deliveries"
     if is_sorted:
         rows.sort(key=lambda row: -row["deliveries"])
@@ -123,7 +123,7 @@ def dead_task(dead_id: str) -> ResponseReturnValue:
         dead = get_dead_task(dead_id)
     except UnknownDeadTaskError:
         raise ChangeRefusedError(404, NO_DEAD_TASK) from None
-    row, task = _shown(dead, is_whole=True), registry().tasks.get(dead.path)
+    row, task = _to_values(dead, is_whole=True), registry().tasks.get(dead.path)
     return render(
         "dead_one.html",
         dead=row,
@@ -184,7 +184,7 @@ def confirm(verb: str) -> ResponseReturnValue:
         word=VERB_WORDS[verb],
         count=count,
         is_cut=count == MAX_COUNTED,
-        rows=[_shown(dead) for dead in rows],
+        rows=[_to_values(dead) for dead in rows],
         choice=choice,
         since=chosen.since.isoformat() if chosen.since else "",
         until=chosen.until.isoformat() if chosen.until else "",
@@ -205,7 +205,7 @@ def change_all(verb: str) -> ResponseReturnValue:
     return go_to(f"/runs/continuations/{run_id}", "bulk")
 
 
-def _shown(dead: object, *, is_whole: bool = False) -> dict[str, Any]:
+def _to_values(dead: object, *, is_whole: bool = False) -> dict[str, Any]:
     row = dead_task_row(dead, is_whole=is_whole)  # type: ignore[arg-type]
     for name in ("created", "updated"):
         row[name] = row[name].timestamp()

@@ -108,7 +108,7 @@ def _form(
         "enqueue_one.html",
         task=task,
         code_url=code_url(task.work),
-        fields=[*zip(fields := fields_of(task), _texts(fields, texts), strict=True)],
+        fields=[*zip(fields := fields_of(task), _values(fields, texts), strict=True)],
         problem=problem,
         delay=delay,
         key=clients().new_id(),
@@ -130,14 +130,14 @@ def _edit_form(
         dead=dead,
         dead_id=dead.key.id(),
         task=task,
-        fields=[*zip(fields, _texts(fields, texts), strict=True)],
+        fields=[*zip(fields, _values(fields, texts), strict=True)],
         problem=problem,
     )
     response.status_code = 400 if problem else 200
     return response
 
 
-def _texts(fields: list[Any], texts: list[str] | None) -> list[str]:
+def _values(fields: list[Any], texts: list[str] | None) -> list[str]:
     """Return the texts of a form: as typed, or the values of its fields."""
     is_typed = texts is not None and len(texts) == len(fields)
     return texts if is_typed and texts else [field.value for field in fields]

@@ -76,16 +76,16 @@ def page(view: View) -> View:
         try:
             return view(**places)
         except (BadQueryError, BadCursorError, BadChoiceError) as error:
-            return refusal(400, str(error))
+            return error_page(400, str(error))
         except ChangeRefusedError as refused:
-            return refusal(refused.status, refused.reason)
+            return error_page(refused.status, refused.reason)
         except OUTAGES as error:
-            return refusal(503, f"A service does not answer; try again in a moment. {error}")
+            return error_page(503, f"A service does not answer; try again in a moment. {error}")
 
     return show
 
 
-def refusal(status: int, message: str) -> Response:
+def error_page(status: int, message: str) -> Response:
     """Return a page that says why not."""
     title = HTTPStatus(status).phrase
     response = render("refusal.html", code=status, title=title, message=message)

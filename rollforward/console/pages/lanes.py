@@ -70,7 +70,9 @@ def lane(name: str) -> ResponseReturnValue:
     chosen, now_utc = ListChoice.of(args, KEY_SORTS), clients().clock.now()
     state, start_after = args.get("state", ""), args.get("after", "")
     listed, path = api.keys_page(declared, state, start_after), f"/lanes/of/{quote(name)}"
-    rows = [_shown(key_state) for key_state in listed.keys if chosen.has(key_state.first, now_utc)]
+    rows = [
+        _to_values(key_state) for key_state in listed.keys if chosen.has(key_state.first, now_utc)
+    ]
     if chosen.sort:
         rows.sort(key=KEY_SORTS[chosen.sort])
     fields = {"state": state, **chosen.fields}
@@ -104,7 +106,7 @@ def lane_key(drains: str = "") -> ResponseReturnValue:
     dead = dead_task_of(state)
     return render(
         "lane_drain.html" if drains else "lane_key.html",
-        key=_shown(state),
+        key=_to_values(state),
         facts=facts_of(key.lane),
         lane_url=_lane_url(name),
         drain_url=with_query("/lanes/drain", lane=name, key=text),
@@ -150,7 +152,7 @@ def _lane_url(name: str) -> str:
     return with_query(f"/lanes/of/{quote(name)}")
 
 
-def _shown(state: KeyState) -> dict[str, Any]:
+def _to_values(state: KeyState) -> dict[str, Any]:
     now_s = clients().clock.now().timestamp()
     return {
         **api.key_row(state),

@@ -50,7 +50,7 @@ def letters(pattern: str, part: str) -> ResponseReturnValue:
         "letters.html",
         pattern=pattern,
         part=part,
-        rows=[_shown(letter) for letter in listed.letters],
+        rows=[_to_values(letter) for letter in listed.letters],
         chosen=chosen,
         older=older,
         is_first=not cursor,
@@ -69,7 +69,7 @@ def letter(pattern: str, part: str, letter_id: str) -> ResponseReturnValue:
     except UnknownLetterError:
         raise ChangeRefusedError(404, NO_LETTER) from None
     body = words.body(shown.body.encode(errors="replace"))
-    return render("letter.html", pattern=pattern, part=part, letter=_shown(shown), body=body)
+    return render("letter.html", pattern=pattern, part=part, letter=_to_values(shown), body=body)
 
 
 @page
@@ -112,7 +112,7 @@ def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
         word=VERB_WORDS[verb],
         count=len(listed.letters),
         is_cut=bool(listed.next_cursor),
-        rows=[_shown(letter) for letter in listed.letters[:SHOWN]],
+        rows=[_to_values(letter) for letter in listed.letters[:SHOWN]],
         chosen=chosen,
         since=since.isoformat() if since else "",
         until=until.isoformat() if until else "",
@@ -129,7 +129,7 @@ def _page(pattern: str, part: str, chosen: ListChoice, cursor: str = "") -> Lett
         raise ChangeRefusedError(404, NO_LETTERS) from None
 
 
-def _shown(letter: Letter) -> dict[str, Any]:
+def _to_values(letter: Letter) -> dict[str, Any]:
     return {
         **letter_row(letter),
         "died": letter.died.timestamp(),

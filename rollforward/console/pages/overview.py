@@ -12,7 +12,7 @@ from rollforward.console.pages.frame import Routes, page, render
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.endpoints.health import service_states
 from rollforward.look.attention import Attention
-from rollforward.look.words import age, counted
+from rollforward.look.words import age, pluralize
 from rollforward.operations import DeadTaskFilter, list_audit
 from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.sweeps import last_sweeps
@@ -51,20 +51,20 @@ def overview() -> ResponseReturnValue:
         failing_count=len(failing),
         is_failing_cut=len(failing) == MAX_FAILING,
         attention=[
-            *_away(),
+            *_unavailable(),
             *_queues(),
             *_failed(failed_runs),
             *_dead(dead_count),
             *_letters(),
             *_late(rows),
-            *_failing(len(failing)),
+            *_retried_tasks(len(failing)),
             *_sweeps(),
         ],
         entries=[audit_row(entry) for entry in entries],
     )
 
 
-def _away() -> list[Attention]:
+def _unavailable() -> list[Attention]:
     """Return what does not answer. Without Datastore there is no page."""
     states, away = service_states(), []
     if not states["tasks"]:
@@ -117,7 +117,7 @@ def _failed(counts: dict[str, int]) -> list[Attention]:
     for pattern, count in counts.items():
         if count:
             suffix = " or more" if count == _most(pattern) else ""
-            text = f"{counted(count, _KINDS.get(pattern, 'run'))}{suffix} failed"
+            text = f"{pluralize(count, _KINDS.get(pattern, 'run'))}{suffix} failed"
             text += ": retry or cancel" if _most(pattern) == MAX_FAILED else ""
             link = f"/runs?pattern={pattern}&state=failed"
             attention.append(Attention("✕", "failed", text, link))
@@ -144,7 +144,7 @@ def _dead(count: int) -> list[Attention]:
     if not count:
         return []
     suffix = " or more" if count == MAX_COUNTED else ""
-    text = f"{counted(count, 'dead task')}{suffix} to replay or delete"
+    text = f"{pluralize(count, 'dead task')}{suffix} to replay or delete"
     return [Attention("✕", "failed", text, "/dead")]
 
 
@@ -159,11 +159,11 @@ def _late(rows: Depth) -> list[Attention]:
     return late
 
 
-def _failing(count: int) -> list[Attention]:
+def _retried_tasks(count: int) -> list[Attention]:
     if not count:
         return []
     suffix = " or more" if count == MAX_FAILING else ""
-    text = f"{counted(count, 'task')}{suffix} failed and will be retried"
+    text = f"{pluralize(count, 'task')}{suffix} failed and will be retried"
     return [Attention("↻", "retrying", text, "/waiting")]
 
 

@@ -123,7 +123,7 @@ def dots_of(details: RunDetails) -> Dots | None:
     strokes: dict[str, list[str]] = {}
     for number, row in enumerate(rows):
         y = (number + 0.5) * cell
-        for start, length, letter in _stretches(row):
+        for start, length, letter in _segments(row):
             stroke = f"M{start * cell:.2f} {y:.2f}h{length * cell:.2f}"
             strokes.setdefault(LETTERS[letter], []).append(stroke)
     paths = {outcome: "".join(parts) for outcome, parts in strokes.items()}
@@ -159,7 +159,7 @@ def _progressed_s(part: RunPart) -> float:
     return part.progressed.timestamp()
 
 
-def _stretches(row: str) -> list[tuple[int, int, str]]:
+def _segments(row: str) -> list[tuple[int, int, str]]:
     """Return start, length and letter of each stretch of equal letters."""
     stretches: list[tuple[int, int, str]] = []
     for index, letter in enumerate(row):

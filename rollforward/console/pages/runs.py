@@ -69,7 +69,7 @@ def runs() -> ResponseReturnValue:
     asked = {**choice, "before": started_before}
     query = list_query(asked, all_patterns, chosen.bounds(now_utc), limit)
     listed = registry().runs(clients(), query)
-    rows = [_shown(run) for run in listed.runs]
+    rows = [_to_values(run) for run in listed.runs]
     if chosen.sort:
         rows.sort(key=SORTS[chosen.sort])
     fields = {**choice, **chosen.fields}
@@ -113,7 +113,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
     return render(
         "run.html",
         details=details,
-        run=_shown(details.run),
+        run=_to_values(details.run),
         args=words.body(details.run.args.encode()),
         result=words.body(details.result.encode()) if details.result else None,
         parts=details.parts[:SHOWN_PARTS],
@@ -126,8 +126,8 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         word_of=_verb_word,
         retry_url=partial(_retry_url, pattern, run_id),
         item_words=item_words,
-        tree=[{**vars(branch), "run": _shown(branch.run)} for branch in details.tree],
-        feeding=_feeding(pattern, run_id),
+        tree=[{**vars(branch), "run": _to_values(branch.run)} for branch in details.tree],
+        feeding=_sources_of(pattern, run_id),
         has_steps=_has_steps(pattern),
         key=clients().new_id(),
     )
@@ -145,7 +145,7 @@ def confirm_retry() -> ResponseReturnValue:
     again = details.starts[details.starts.index(step) :]
     return render(
         "retry.html",
-        run=_shown(details.run),
+        run=_to_values(details.run),
         step=step,
         runs=details.numbers.get("runs", 0),
         again=again,
@@ -168,7 +168,7 @@ def confirm_retry_all() -> ResponseReturnValue:
         name=name,
         count=len(listed.runs),
         is_cut=listed.next_before is not None,
-        rows=[_shown(run) for run in listed.runs[:SHOWN_RUNS]],
+        rows=[_to_values(run) for run in listed.runs[:SHOWN_RUNS]],
         key=clients().new_id(),
         back=with_query("/runs", pattern=pattern, state="failed", name=name),
     )
@@ -208,7 +208,7 @@ def _details(pattern: str, run_id: str) -> RunDetails:
         raise ChangeRefusedError(404, NO_RUN) from None
 
 
-def _feeding(pattern: str, run_id: str) -> list[tuple[str, str]]:
+def _sources_of(pattern: str, run_id: str) -> list[tuple[str, str]]:
     """Return the kinds of the app's own runs that feed a part, and where they are listed."""
     sources = registry().parts(APP_RUNS) if APP_RUNS in registry().patterns else ()
     fed = RunLink(pattern, run_id)
@@ -274,7 +274,7 @@ def _attempts_url(pattern: str, run_id: str) -> str:
     )
 
 
-def _shown(run: Run) -> dict[str, Any]:
+def _to_values(run: Run) -> dict[str, Any]:
     ended_items = sum(run.counts.get(name, 0) for name in ENDED)
     started = run.started.timestamp() if run.started else None
     ended = run.ended.timestamp() if run.ended else None

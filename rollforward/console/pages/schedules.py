@@ -45,7 +45,7 @@ def schedules() -> ResponseReturnValue:
     times = last_sweeps(clients(), swept)
     return render(
         "schedules.html",
-        rows=[_shown(state) for state in listed.schedules],
+        rows=[_to_values(state) for state in listed.schedules],
         users=sorted(part.name for part in parts if not isinstance(part, Schedule)),
         chosen=chosen,
         older=older,
@@ -71,7 +71,7 @@ def user_page(name: str) -> ResponseReturnValue:
     return render(
         "user_schedules.html",
         name=name,
-        rows=[_shown(state) for state in listed.schedules],
+        rows=[_to_values(state) for state in listed.schedules],
         chosen=chosen,
         older=older,
         is_first="after" not in request.args,
@@ -87,10 +87,10 @@ def schedule_page(name: str) -> ResponseReturnValue:
     if state is None:
         raise ChangeRefusedError(404, NO_SCHEDULE)
     platform_url = settings().devserver_url or ""
-    return render("schedule.html", schedule=_shown(state), tasks_url=platform_url)
+    return render("schedule.html", schedule=_to_values(state), tasks_url=platform_url)
 
 
-def _shown(state: ScheduleState) -> dict[str, Any]:
+def _to_values(state: ScheduleState) -> dict[str, Any]:
     return {
         **vars(state),
         "url": with_query(f"/schedules/one/{state.name}", id=state.id),

@@ -46,7 +46,7 @@ def waiting() -> ResponseReturnValue:
         problem = str(error)
     return render(
         "waiting.html",
-        failing=[_failing(row) for row in failing_tasks(PAGE_ROWS)],
+        failing=[_to_values(row) for row in failing_tasks(PAGE_ROWS)],
         queues=queues,
         names=sorted({task.queue for task in registry().tasks.values()}),
         queue=queue,
@@ -92,7 +92,7 @@ def sweep_outbox() -> ResponseReturnValue:
     return go_to("/outbox", "swept")
 
 
-def _failing(row: TaskAttempts) -> dict[str, Any]:
+def _to_values(row: TaskAttempts) -> dict[str, Any]:
     first, retry_at = aware_utc(row.first), aware_utc(row.retry_at)
     return {
         "path": row.path or "not known",

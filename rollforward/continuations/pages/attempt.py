@@ -211,7 +211,7 @@ class _PageAttempt:
         if page is None:
             span = Span(self.args.after, self.run.spans[self.args.chain][1])
             read = read_page(self.source, span, self.run.page_size)
-            draft, items = self._draft(read), read.items
+            draft, items = self._new_page(read), read.items
         page, is_draft = self.lease.take(draft)
         if page.done:
             return page, []
@@ -228,7 +228,7 @@ class _PageAttempt:
             items[position] = item
         return items
 
-    def _draft(self, read: Slice[Any]) -> ContinuationPage:
+    def _new_page(self, read: Slice[Any]) -> ContinuationPage:
         return ContinuationPage(
             key=self.key,
             after=self.args.after,

@@ -21,7 +21,7 @@ from rollforward.flask.api.json_requests import reject, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
 from rollforward.flask.guards.fields import limits
-from rollforward.look.lists import whole_number
+from rollforward.look.lists import parse_integer
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.codecs import MAX_NAME_CHARS, Encoded
 from rollforward.streams.model.errors import (
@@ -134,7 +134,7 @@ def status(pipeline: str) -> ResponseReturnValue:
 def states(pipeline: str, computation: str) -> ResponseReturnValue:
     """Return the state of a key (`key`), open windows included; or of the first keys (`limit`)."""
     target, key = _pipeline(pipeline), request.args.get("key")
-    limit = whole_number(request.args.get("limit", str(DEFAULT_STATES)), MAX_STATES)
+    limit = parse_integer(request.args.get("limit", str(DEFAULT_STATES)), MAX_STATES)
     if limit is None:
         reject(400, f"limit must be a whole number from 1 to {MAX_STATES}.")
     try:

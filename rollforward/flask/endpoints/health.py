@@ -91,13 +91,13 @@ def service_states() -> dict[str, bool]:
 
 def _check() -> dict[str, bool]:
     return {
-        "datastore": _datastore_answers(),
+        "datastore": _is_datastore_ready(),
         "tasks": clients().tasks.ping(),
         "memcached": clients().cache.ping(),
     }
 
 
-def _datastore_answers() -> bool:
+def _is_datastore_ready() -> bool:
     try:
         ndb.Key("Ping", "ping").get(retries=0, timeout=PING_TIMEOUT_S)
     except (rpc_errors.GoogleAPICallError, ndb.exceptions.Error):

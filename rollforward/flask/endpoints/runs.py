@@ -23,7 +23,7 @@ from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
 from rollforward.flask.endpoints.tasks import ANY_METHOD
 from rollforward.flask.guards.auth import operators_only
-from rollforward.look.lists import whole_number
+from rollforward.look.lists import parse_integer
 from rollforward.tasks.runs import (
     MAX_LISTED,
     MAX_STEP_BYTES,
@@ -108,7 +108,7 @@ def _query() -> RunQuery:
         ValueError: it cannot be understood; the text says which part.
     """
     state = request.args.get("state", "")
-    limit = whole_number(request.args.get("limit", "20"), MAX_LISTED)
+    limit = parse_integer(request.args.get("limit", "20"), MAX_LISTED)
     if state not in ("", *STATES):
         raise ValueError(f"state is one of {', '.join(STATES)}.")
     if limit is None:

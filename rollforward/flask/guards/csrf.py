@@ -14,7 +14,7 @@ from rollforward.flask.context import (
     API_BLUEPRINTS,
     CONSOLE_API,
     MACHINE_BLUEPRINTS,
-    is_own_endpoint,
+    is_library_endpoint,
 )
 
 # Where Flask-WTF keeps the CSRFProtect of an app.
@@ -57,7 +57,7 @@ def protect() -> None:
 
     An app with a CSRFProtect of its own checks its pages itself, and knows which it has exempted.
     """
-    if EXTENSION in current_app.extensions and not is_own_endpoint():
+    if EXTENSION in current_app.extensions and not is_library_endpoint():
         return
     from flask_wtf.csrf import CSRFError, CSRFProtect
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, request
 from werkzeug.sansio.utils import host_is_trusted
 
-from rollforward.flask.context import is_api_path, is_machine_path, is_own_endpoint
+from rollforward.flask.context import is_api_path, is_library_endpoint, is_machine_path
 from rollforward.flask.guards import csrf, fields
 from rollforward.flask.settings import Settings
 
@@ -37,7 +37,7 @@ def register(app: Flask, settings: Settings, *, guards_pages: bool = True) -> No
     csrf.register(app)
 
     def is_guarded() -> bool:
-        return guards_pages or is_own_endpoint()
+        return guards_pages or is_library_endpoint()
 
     @app.before_request
     def check_host() -> Response | None:
@@ -53,7 +53,7 @@ def register(app: Flask, settings: Settings, *, guards_pages: bool = True) -> No
 
     @app.before_request
     def check_head() -> None:
-        if not guards_pages and is_own_endpoint():  # Otherwise the app's configuration does.
+        if not guards_pages and is_library_endpoint():  # Otherwise the app's configuration does.
             fields.bound_body()
         if is_guarded():
             fields.check_head()

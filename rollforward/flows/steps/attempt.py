@@ -150,7 +150,7 @@ class FlowAttempt:
 
     def change(
         self,
-        decide: Callable[[FlowRun], T],
+        transition: Callable[[FlowRun], T],
         values: Sequence[ndb.Model] = (),
         *,
         is_alone: bool = False,
@@ -175,7 +175,7 @@ class FlowAttempt:
                     if written is not None:
                         return decisions[written]
                 try:
-                    decided = decide(self.row)
+                    decided = transition(self.row)
                     self._sign(self.row, decided)
                     self.row.written_by = proof = self._proof()
                     decisions[proof] = decided
@@ -218,17 +218,17 @@ class FlowAttempt:
             self._holds = self.is_leased
             return result
 
-    def lease(self, decide: Callable[[FlowRun], T]) -> T:
+    def lease(self, transition: Callable[[FlowRun], T]) -> T:
         """Take the lease, or keep it, with a change."""
         was_leased, self.is_leased = self.is_leased, True
         try:
-            return self.change(decide)
+            return self.change(transition)
         except BaseException:
             self.is_leased = was_leased
             raise
 
     def continue_or_wait(
-        self, decide: Callable[[FlowRun], T | Wait], values: Sequence[ndb.Model] = ()
+        self, transition: Callable[[FlowRun], T | Wait], values: Sequence[ndb.Model] = ()
     ) -> T:
         """Write a change after which the flow continues or waits; a wait ends this delivery.
 
@@ -239,12 +239,12 @@ class FlowAttempt:
         """
         was_leased = self.is_leased
 
-        def decide_lease(row: FlowRun) -> T | Wait:
-            decided = decide(row)
+        def transition_and_lease(row: FlowRun) -> T | Wait:
+            decided = transition(row)
             self.is_leased = was_leased and not isinstance(decided, Wait)
             return decided
 
-        decided = self.change(decide_lease, values)
+        decided = self.change(transition_and_lease, values)
         if not isinstance(decided, Wait):
             return decided
         if decided.until is not None:
@@ -255,11 +255,11 @@ class FlowAttempt:
         """Write a change after which the flow waits until a time, or for an event, and end this."""
         self.check_parked(until)
 
-        def decide(row: FlowRun) -> Wait:
+        def transition(row: FlowRun) -> Wait:
             note(row)
             return Wait(until)
 
-        self.continue_or_wait(decide)
+        self.continue_or_wait(transition)
         raise AssertionError("unreachable")
 
     def check_parked(self, until: datetime.datetime | None) -> None:

@@ -183,7 +183,7 @@ def _failed(
         pause_s = call.policy.pause_s(record.attempts)
     waiting = replace(record, error=text, until=now_s + pause_s, is_called=False)
 
-    def decide(row: FlowRun) -> StepRecord | Wait:
+    def transition(row: FlowRun) -> StepRecord | Wait:
         ended = row.step(call.name)
         if ended is not None and ended.has_ended:
             return ended  # By a delivery that overlaps.
@@ -191,7 +191,7 @@ def _failed(
         row.note(call.name, waiting)
         return Wait(utc_at(waiting.until))
 
-    return attempt.continue_or_wait(decide)
+    return attempt.continue_or_wait(transition)
 
 
 def _give_up(
@@ -205,11 +205,11 @@ def _give_up(
 def _ended(
     attempt: FlowAttempt, call: StepCall, record: StepRecord, rows: Sequence[Any] = ()
 ) -> StepRecord:
-    def decide(row: FlowRun) -> StepRecord:
+    def transition(row: FlowRun) -> StepRecord:
         _check_wanted(row, call)
         return row.end_step(call.name, record)
 
-    return attempt.change(decide, rows)
+    return attempt.change(transition, rows)
 
 
 def _check_wanted(row: FlowRun, call: StepCall) -> None:

@@ -155,13 +155,13 @@ def _finish(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
             f"a flow returns at most {MAX_RESULT_BYTES:,} bytes: store more in rows"
         )
 
-    def decide(row: FlowRun) -> None:
+    def transition(row: FlowRun) -> None:
         if row.state == UNDOING:
             raise Unwinding
         row.result = text
         _end(flow, attempt, row, SUCCEEDED)
 
-    attempt.change(decide)
+    attempt.change(transition)
 
 
 def _reject(flow: Flow[Any], attempt: FlowAttempt, undos: Undos, reason: str) -> None:
@@ -171,14 +171,14 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, undos: Undos, reason: str) ->
         Suspended: it has ended.
     """
 
-    def decide(row: FlowRun) -> None:
+    def transition(row: FlowRun) -> None:
         row.verdict = row.verdict or REJECTED
         row.reason = row.reason or storable(reason, MAX_REASON_CHARS)
         row.state = UNDOING
         if not (undos.calls or undos.unknown() or open_batches(row)):
             _end(flow, attempt, row, row.verdict)
 
-    attempt.change(decide)
+    attempt.change(transition)
     if attempt.row.has_ended:
         raise Suspended
 
@@ -224,13 +224,13 @@ def _fail(attempt: FlowAttempt, error: Exception) -> None:
     step, was_undoing = getattr(error, "step", ""), attempt.is_undoing
     log.error("the flow %s failed: %s", attempt.run_id, reason, exc_info=error)
 
-    def decide(row: FlowRun) -> None:
+    def transition(row: FlowRun) -> None:
         if row.state == UNDOING and not was_undoing:
             raise Unwinding  # It was cancelled meanwhile.
         fail(row, reason, step)
         attempt.is_leased = False
 
-    attempt.change(decide)
+    attempt.change(transition)
 
 
 def fail(row: FlowRun, reason: str, step: str = "") -> None:

@@ -97,7 +97,7 @@ class Steps:
             StepFailedError: it has failed as often as it may.
             Reject: it rejects the flow.
         """
-        return self._made(name, "commit", function, args, options)  # type: ignore[no-any-return]
+        return self._run_step(name, "commit", function, args, options)  # type: ignore[no-any-return]
 
     def outside(
         self, name: str, function: Callable[P, R], /, *args: P.args, **options: P.kwargs
@@ -109,7 +109,7 @@ class Steps:
 
         Raises: as `commit`.
         """
-        return self._made(name, "outside", function, args, options)  # type: ignore[no-any-return]
+        return self._run_step(name, "outside", function, args, options)  # type: ignore[no-any-return]
 
     def undo(
         self, name: str, function: Callable[P, object], /, *args: P.args, **options: P.kwargs
@@ -126,7 +126,7 @@ class Steps:
         """Declare a call, as by `commit`, that is made if the flow is rejected or cancelled."""
         self._add_undo(name, "commit", function, args, options)
 
-    def _made(
+    def _run_step(
         self,
         name: str,
         kind: Kind,

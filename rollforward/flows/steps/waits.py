@@ -87,13 +87,13 @@ def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
     if waiting is not None:
         attempt.check_parked(utc_at(waiting.until))
 
-    def decide(row: FlowRun) -> Wait:
+    def transition(row: FlowRun) -> Wait:
         check_running(row)
-        record = row.step(name) or begun(row, StepRecord("sleep", began=now_s, until=until_s))
+        record = row.step(name) or started(row, StepRecord("sleep", began=now_s, until=until_s))
         row.note(name, record)
         return Wait(utc_at(record.until))
 
-    attempt.continue_or_wait(decide)
+    attempt.continue_or_wait(transition)
     raise AssertionError("unreachable")
 
 
@@ -107,7 +107,7 @@ def check_running(row: FlowRun) -> None:
         raise Unwinding
 
 
-def begun(row: FlowRun, record: StepRecord) -> StepRecord:
+def started(row: FlowRun, record: StepRecord) -> StepRecord:
     """Return the record of a step that begins now, if the row has room for it.
 
     Raises:
@@ -143,9 +143,9 @@ def wait_for_event(
     else:
         attempt.check_parked(utc_at(waiting.until) if waiting.until else None)
 
-    def decide(row: FlowRun) -> StepRecord | Wait:
+    def transition(row: FlowRun) -> StepRecord | Wait:
         first = StepRecord("wait", began=now_s, until=until_s, event=event)
-        record = row.step(name) or begun(row, first)
+        record = row.step(name) or started(row, first)
         if not record.has_ended:
             check_running(row)
             record = taken(row, record, now_s)
@@ -154,7 +154,7 @@ def wait_for_event(
             return record
         return Wait(utc_at(record.until) if record.until else None)
 
-    return attempt.continue_or_wait(decide)
+    return attempt.continue_or_wait(transition)
 
 
 def wait_for_batch(
@@ -182,14 +182,14 @@ def wait_for_batch(
     except BadWorkError as error:
         raise BadStepError(f"the step {name!r}: {error}") from error
 
-    def decide(row: FlowRun) -> StepRecord | Wait:
+    def transition(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or began
         if record.has_ended:
             return record
         check_running(row)
         return Wait()
 
-    return attempt.continue_or_wait(decide)
+    return attempt.continue_or_wait(transition)
 
 
 def _batch_id(row: FlowRun, name: str) -> str:

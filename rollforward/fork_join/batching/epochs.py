@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 
 from rollforward.fork_join.entities import EpochId, key_hash_of
 from rollforward.runtime.advisory_lock import pauses
-from rollforward.runtime.cache import counted
+from rollforward.runtime.cache import parse_counter
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 
@@ -347,7 +347,7 @@ def _lock(slot: Slot, epoch: str) -> str:
 
 
 def _read_value(clients: Clients, lock: str) -> LockValue | None:
-    return _decoded(counted(clients.cache.get(lock)))
+    return _decoded(parse_counter(clients.cache.get(lock)))
 
 
 def _decoded(count: int | None) -> LockValue | None:

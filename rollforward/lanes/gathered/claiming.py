@@ -24,7 +24,7 @@ from rollforward.lanes.rows.entities import (
     time_of,
     waiting,
 )
-from rollforward.lanes.rows.states import KEEP_STATE, bury, keep, over_in, write_claim
+from rollforward.lanes.rows.states import KEEP_STATE, keep, over_in, remove_claims, write_claim
 from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S
@@ -71,7 +71,7 @@ def take(
             return Rest()
         if state is not None and state.claims:
             dead = dead_claims(clients, state, watches=watches)
-            bury(clients, lane_id, dead, partial(put_buried, clients, gathered))
+            remove_claims(clients, lane_id, dead, partial(put_without_claim, clients, gathered))
             if dead or watches:
                 watches = False
                 continue
@@ -207,7 +207,7 @@ def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
         put_state(clients, gathered, state)
 
 
-def put_buried(
+def put_without_claim(
     clients: Clients, gathered: Gathered[Any], state: LaneState, claim: Claim, *, counts: bool
 ) -> None:
     """Write a state without the claim of a dead delivery.

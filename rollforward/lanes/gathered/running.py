@@ -50,7 +50,7 @@ def deliver(gathered: Gathered[Any], clients: Clients, args: LaneArgs) -> None:
         google.api_core.exceptions.GoogleAPICallError: the service's answer; the queue
             repeats the hint.
     """
-    watches = hints.watches(args)
+    watches = hints.checks_claims(args)
     claimed = take(clients, gathered, args.lane_id, watches=watches)
     if isinstance(claimed, Rest):
         _wait(clients, gathered, args, claimed.until)

@@ -51,11 +51,13 @@ def write_claim(
     return True
 
 
-def bury(clients: Clients, lane_id: str, dead: Sequence[Claim], write: Callable[..., None]) -> None:
+def remove_claims(
+    clients: Clients, lane_id: str, dead: Sequence[Claim], write: Callable[..., None]
+) -> None:
     """Take claims of dead deliveries away.
 
     Args:
-        write: As of `bury_claim`; its argument `counts` says whether what the delivery was at has
+        write: As of `remove_claim`; its argument `counts` says whether what the delivery was at has
             failed.
     """
     for claim in dead:
@@ -63,11 +65,11 @@ def bury(clients: Clients, lane_id: str, dead: Sequence[Claim], write: Callable[
         if not is_over:
             log.warning("a delivery of %s died over its work", lane_id)
         counted = partial(write, counts=not is_over)
-        if transact_by_version(clients, partial(bury_claim, lane_id, claim, counted)):
+        if transact_by_version(clients, partial(remove_claim, lane_id, claim, counted)):
             over_in(clients).discard(claim.owner)
 
 
-def bury_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], None]) -> bool:
+def remove_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], None]) -> bool:
     """Take the claim of a dead delivery away; return whether it is gone.
 
     Args:

@@ -28,7 +28,7 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.rows.entities import Claim, LaneState, LaneTask, state_key, task_key
-from rollforward.lanes.rows.states import bury, keep, over_in, write_claim
+from rollforward.lanes.rows.states import keep, over_in, remove_claims, write_claim
 from rollforward.lanes.runs import lookups
 from rollforward.lanes.runs.lookups import waits_until
 from rollforward.runtime.clients import Clients
@@ -99,7 +99,7 @@ def take(
             return Rest()
         if state is not None and state.claims:
             dead = dead_claims(clients, state, watches=watches)
-            bury(clients, lane_id, dead, partial(put_buried, clients, lane))
+            remove_claims(clients, lane_id, dead, partial(put_without_claim, clients, lane))
             if dead or watches:
                 watches, goes_on = False, ""
                 continue
@@ -419,7 +419,7 @@ def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Cl
     return silent
 
 
-def put_buried(
+def put_without_claim(
     clients: Clients, lane: Lane, state: LaneState, claim: Claim, *, counts: bool
 ) -> None:
     """Write a state without the claim of a dead delivery.

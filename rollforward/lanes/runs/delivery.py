@@ -55,7 +55,7 @@ def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
         google.api_core.exceptions.GoogleAPICallError: the service's answer; the queue
             repeats the hint.
     """
-    watches = hints.watches(args)
+    watches = hints.checks_claims(args)
     claimed = take(clients, lane, args.lane_id, watches=watches, goes_on=args.goes_on)
     if isinstance(claimed, Rest):
         if claimed.until is not None:

@@ -247,7 +247,7 @@ def give_up(
             args = None
         if args is not None and task.failures < 2 * declared.max_attempts:
             return _handled(holder, task, declared, args, reason)
-    _bury(holder, task, reason)
+    _keep_dead_task(holder, task, reason)
     return Dead(reason)
 
 
@@ -282,7 +282,7 @@ def _handled_later(task: LaneTask, declared: Task[Any], error: Exception, reason
     )
 
 
-def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
+def _keep_dead_task(holder: Holder, task: LaneTask, reason: str) -> None:
     """Keep a task as a dead task, and delete it."""
     clients, lane, body = holder.clients, holder.lane, task.body.encode()
     dead_id = hashed_name("lane", task.key.id())
@@ -327,9 +327,9 @@ def is_unknown_for_long(end: Later, task: LaneTask, now_utc: datetime.datetime) 
 def _owned(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:
     """Return the row of a task and the state of its key, if both are still this delivery's.
 
-    The row first: who takes the claim away writes it (`put_buried`), and a delivery that gives its
-    claim back with an error does. So a commit under a claim that is gone is refused, although it
-    may not write the state.
+    The row first: who takes the claim away writes it (`put_without_claim`), and a delivery that
+    gives its claim back with an error does. So a commit under a claim that is gone is refused,
+    although it may not write the state.
     """
     row: LaneTask | None = task.key.get()
     state: LaneState | None = state_key(holder.lane_id).get()

@@ -28,16 +28,16 @@ async def drain(
         )
         left_s -= _SAY_EVERY_S
         if not ending.done() and not hurried.is_set():
-            say(_what_is_left(tasks.under_way, left_s))
+            say(_what_is_left(tasks.in_progress, left_s))
     if not ending.done():
-        cut = tasks.under_way
+        cut = tasks.in_progress
         app.kill()
         say(f"ended in a hurry. Deliveries that were cut off ({cut}) come again at the next start.")
     await ending
     hurrying.cancel()
 
 
-def _what_is_left(under_way: int, left_s: float) -> str:
-    deliveries = f" ({under_way} deliveries)" if under_way else ""
+def _what_is_left(in_progress: int, left_s: float) -> str:
+    deliveries = f" ({in_progress} deliveries)" if in_progress else ""
     limit = f"{max(0.0, left_s):.0f} s at most"
     return f"waiting for requests under way{deliveries}, {limit} (Ctrl-C hurries)"

@@ -131,7 +131,7 @@ class AppKeeper:
             if time.monotonic() - started > _HEALTHY_S:
                 pauses = iter(_PAUSES_S)
             pause_s = next(pauses, _PAUSES_S[-1])
-            reason = self.app.why_it_ended
+            reason = self.app.exit_reason
             self.report(f"the app ended: {reason}. Again in {pause_s} s, or on save")
             self._saved.clear()
             self._is_stale = False

@@ -28,7 +28,7 @@ from rollforward.local.app.load_reports import LoadReports
 from rollforward.local.app.worker_deaths import WorkerDeaths
 from rollforward.local.errors import BrokenAppError, ServiceFailedError, UsageError
 from rollforward.local.system import ports
-from rollforward.local.system.processes import GuardedProcess, LineSink, suspended
+from rollforward.local.system.processes import GuardedProcess, LineSink, paused
 
 # As many threads as are deployed (app.yaml).
 WORKERS, THREADS = 2, 32
@@ -119,7 +119,7 @@ class AppServer:
         self._spawn()
         try:
             async with asyncio.timeout(_READY_S):
-                problem = await self._until_it_answers()
+                problem = await self._wait_until_ready()
         except TimeoutError:
             raise ServiceFailedError(
                 f"The app did not answer within {_READY_S:.0f} s; its log says more."
@@ -130,11 +130,11 @@ class AppServer:
         if kind == wsgi.BROKEN:
             raise BrokenAppError(f"The app cannot be loaded: {unquote(reason)}")
 
-    async def _until_it_answers(self) -> str:
+    async def _wait_until_ready(self) -> str:
         """Return the problem of the app according to its first answer, "" for nothing."""
         problem = None
         while problem is None:
-            asked = asyncio.create_task(asyncio.to_thread(self._ask))
+            asked = asyncio.create_task(asyncio.to_thread(self._read_health))
             # The question of a client waits while workers die one after the other.
             while not (await asyncio.wait({asked}, timeout=_LOOK_S))[0]:
                 self._check_start()
@@ -146,19 +146,19 @@ class AppServer:
     def _check_start(self) -> None:
         """Raise what ended the app, if it has."""
         if not self.running or self.deaths.since_load >= _MAX_DEATHS:
-            raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
+            raise ServiceFailedError(f"The app does not start: {self.exit_reason}")
 
     async def stop(self) -> None:
         """End gunicorn: no request is taken any more, those in progress get their time."""
         if self.process is not None:
             await asyncio.to_thread(self.process.stop)
 
-    def standing_still(self) -> contextlib.AbstractContextManager[None]:
+    def paused(self) -> contextlib.AbstractContextManager[None]:
         """Suspend gunicorn and its workers meanwhile: they call no service."""
         with contextlib.suppress(ServiceFailedError, psutil.Error):
             if self.process is not None:
                 master = self.process.process()
-                return suspended([master, *master.children(recursive=True)])
+                return paused([master, *master.children(recursive=True)])
         return contextlib.nullcontext()
 
     def kill(self) -> None:
@@ -167,7 +167,7 @@ class AppServer:
             self.process.kill()
 
     @property
-    def why_it_ended(self) -> str:
+    def exit_reason(self) -> str:
         """The last error the app printed, or how its workers ended, or its last line.
 
         A record of a log, short of an error, is no reason.
@@ -189,7 +189,7 @@ class AppServer:
             self._spawn()
             return
         with contextlib.suppress(ServiceFailedError, psutil.Error):
-            self.process.hang_up()
+            self.process.reload()
 
     def workers(self) -> list[int]:
         """Return the process ids of the workers."""
@@ -260,7 +260,7 @@ class AppServer:
         )
         self.process.start()
 
-    def _ask(self) -> str | None:
+    def _read_health(self) -> str | None:
         """Return the problem that the app reports, "" for nothing; None if it does not answer."""
         try:
             with urllib.request.urlopen(self.url + READY_PATH, timeout=10) as response:

@@ -48,7 +48,7 @@ class WorkerDeaths:
             lines, self._traceback = [*self._traceback, line], []
             self._is_between = _is_of_gunicorn(lines)
             if not self._is_between:
-                self._hand_on(lines)
+                self._forward(lines)
         elif not (self._is_between and line in _BETWEEN):
             self._is_between = False
             self._take_line(line)
@@ -64,9 +64,9 @@ class WorkerDeaths:
                 line = f"ERROR each worker ends while it loads the app: {self.first}"
             elif self.since_load > _SHOWN:
                 return
-        self._hand_on([line])
+        self._forward([line])
 
-    def _hand_on(self, lines: list[str]) -> None:
+    def _forward(self, lines: list[str]) -> None:
         for line in lines:
             self._on_line(line)
 

@@ -111,12 +111,12 @@ def describe(error: BaseException) -> tuple[str, list[str]]:
     text = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
     # A syntax error shows its line first, and further in.
     at = next(i for i, line in enumerate(text) if not line.startswith("  "))
-    summary, details, steps = text[at], text[at + 1 :], _own_steps(error)
+    summary, details, steps = text[at], text[at + 1 :], _app_frames(error)
     lines = text[:at] or [line for step in steps for line in _lines_of(step)]
     if error.__cause__ is not None:
         details.append(f"because of {traceback.format_exception_only(error.__cause__)[-1].strip()}")
     lines += details[: max(1, _SHOWN_LINES - len(lines))]
-    summary = f"{_place(error, steps)}{_without_our_module(summary)}"
+    summary = f"{_location(error, steps)}{_without_our_module(summary)}"
     return summary[:_MAX_LINE], [line[:_MAX_LINE] for line in lines]
 
 
@@ -126,10 +126,10 @@ def _without_our_module(summary: str) -> str:
     return f"{name.rpartition('.')[2]}{colon}{text}" if name.startswith("rollforward.") else summary
 
 
-def _own_steps(error: BaseException) -> list[traceback.FrameSummary]:
+def _app_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the first step into the app's code and the last two in it."""
     frames = traceback.extract_tb(error.__traceback__)
-    steps = [frame for frame in frames if _is_own(frame.filename)]
+    steps = [frame for frame in frames if _is_app_file(frame.filename)]
     return steps if len(steps) <= _SHOWN_STEPS else [steps[0], *steps[1 - _SHOWN_STEPS :]]
 
 
@@ -138,7 +138,7 @@ def _lines_of(step: traceback.FrameSummary) -> list[str]:
     return [place, f"    {step.line}"] if step.line else [place]
 
 
-def _place(error: BaseException, steps: list[traceback.FrameSummary]) -> str:
+def _location(error: BaseException, steps: list[traceback.FrameSummary]) -> str:
     """Return where it happened, with a colon: the last line of the app's own on the way.
 
     A declaration that is found wrong when the app is opened has no such line: its text names it.
@@ -148,7 +148,7 @@ def _place(error: BaseException, steps: list[traceback.FrameSummary]) -> str:
     return f"{_short(steps[-1].filename)}, line {steps[-1].lineno}: " if steps else ""
 
 
-def _is_own(filename: str) -> bool:
+def _is_app_file(filename: str) -> bool:
     """Return whether a file is the app's: neither Python's, nor a library's, nor this one.
 
     To an app in a folder of its own this repository is a library, too.

@@ -203,9 +203,9 @@ class Emulator:
             self._dispatcher.hold()
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         """The number of deliveries that have begun and not ended."""
-        return self._dispatcher.under_way if self._dispatcher is not None else 0
+        return self._dispatcher.in_progress if self._dispatcher is not None else 0
 
     async def stop(self) -> None:
         """Stop; attempts in progress are cut off and start again next time."""

@@ -143,13 +143,13 @@ class _Fields:
         return self._content.get(field) is not None
 
     def take(
-        self, field: str, is_right: Callable[[Any], bool], condition: str, default: Any
+        self, field: str, is_valid: Callable[[Any], bool], condition: str, default: Any
     ) -> Any:
         """Return a field's value, or the default when it is absent."""
         if field not in self:
             return default
         value = self._content[field]
-        if not is_right(value):
+        if not is_valid(value):
             raise self.error(field, f"must be {condition}, not {value!r}")
         return value
 
@@ -173,9 +173,9 @@ def _queue(path: str, index: int, entry: Any, place: Place) -> Any:
     queue.rate_limits.max_dispatches_per_second = rate
     if rate == 0:
         queue.state = messages.PAUSED
-    queue.rate_limits.max_burst_size = fields.take("bucket_size", _whole(0, 500), "0 to 500", 5)
+    queue.rate_limits.max_burst_size = fields.take("bucket_size", _integer(0, 500), "0 to 500", 5)
     queue.rate_limits.max_concurrent_dispatches = fields.take(
-        "max_concurrent_requests", _whole(1, 5000), "1 to 5000", 1000
+        "max_concurrent_requests", _integer(1, 5000), "1 to 5000", 1000
     )
     _set_target(fields, queue)
     _set_retries(fields, queue.retry_config)
@@ -213,7 +213,7 @@ def _set_target(fields: _Fields, queue: Any) -> None:
 def _set_retries(fields: _Fields, config: Any) -> None:
     content = fields.take("retry_parameters", lambda v: isinstance(v, dict), "a mapping", {})
     retry = _Fields(f"{fields.where}: retry_parameters", content, _RETRY_FIELDS)
-    limit = retry.take("task_retry_limit", _whole(0, None), "a whole number", None)
+    limit = retry.take("task_retry_limit", _integer(0, None), "a whole number", None)
     config.max_attempts = -1 if limit is None else limit + 1
     if age_s := _age_s(retry):
         messages.set_seconds(config.max_retry_duration, age_s)
@@ -226,7 +226,7 @@ def _set_retries(fields: _Fields, config: Any) -> None:
     high_s = max_s if max_s is not None else max(3600.0, low_s)
     messages.set_seconds(config.min_backoff, low_s)
     messages.set_seconds(config.max_backoff, high_s)
-    config.max_doublings = retry.take("max_doublings", _whole(0, None), "a whole number", 16)
+    config.max_doublings = retry.take("max_doublings", _integer(0, None), "a whole number", 16)
 
 
 def _age_s(retry: _Fields) -> float:
@@ -259,10 +259,10 @@ def _is_seconds(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _whole(low: int, high: int | None) -> Callable[[Any], bool]:
-    def is_right(value: Any) -> bool:
+def _integer(low: int, high: int | None) -> Callable[[Any], bool]:
+    def is_valid(value: Any) -> bool:
         if not isinstance(value, int) or isinstance(value, bool):
             return False
         return value >= low and (high is None or value <= high)
 
-    return is_right
+    return is_valid

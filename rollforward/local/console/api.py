@@ -53,7 +53,7 @@ class Api:
             web.post("/api/v1/workers", self.resize),
             web.post("/api/v1/workers/kill", self.kill_worker),
             web.get("/api/v1/mail", self.list_mail),
-            web.get("/api/v1/mail/repeats", self.count_repeats),
+            web.get("/api/v1/mail/repeats", self.count_duplicates),
             web.get("/api/v1/mail/faults", self.show_mail_faults),
             web.post("/api/v1/mail/faults", self.set_mail_faults),
             web.post("/api/v1/mail/clear", self.clear_mail),
@@ -77,7 +77,7 @@ class Api:
             count = (await _fields(request, {"count"})).get("count")
             await self.platform.resize(count if type(count) is int else 0)
         except ValueError as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
         return web.json_response({"count": count})
 
     async def kill_worker(self, request: web.Request) -> web.Response:
@@ -89,22 +89,22 @@ class Api:
         try:
             after_s = (await _fields(request, {"after_s"})).get("after_s", 0)
         except ValueError as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
         if not isinstance(after_s, int | float) or not 0 <= after_s <= MAX_KILL_AFTER_S:
-            return _problem(400, f"after_s must be a number from 0 to {MAX_KILL_AFTER_S}")
+            return _error(400, f"after_s must be a number from 0 to {MAX_KILL_AFTER_S}")
         if after_s:
             asyncio.get_running_loop().call_later(after_s, self.platform.kill_worker)
             return web.json_response({"pid": None}, status=202)
         pid = self.platform.kill_worker()
         if pid is None:
-            return _problem(409, "The app has no worker now.")
+            return _error(409, "The app has no worker now.")
         return web.json_response({"pid": pid})
 
     async def list_mail(self, request: web.Request) -> web.Response:
         """Answer a page of messages."""
         text, before_id = request.query.get("text", ""), request.query.get("before", "")
         if before_id and (not before_id.isdecimal() or len(before_id) > 18):
-            return _problem(400, "before must be the id of a message")
+            return _error(400, "before must be the id of a message")
         store = self.platform.mail.store
         mails = store.list(
             text=text, before_id=int(before_id) if before_id else None, limit=_PAGE_MAILS
@@ -113,21 +113,23 @@ class Api:
         shown = [_mail_json(mail) for mail in mails]
         return web.json_response({"count": store.count(text), "messages": shown, "next": next_id})
 
-    async def count_repeats(self, request: web.Request) -> web.Response:
+    async def count_duplicates(self, request: web.Request) -> web.Response:
         """Answer how many messages came again."""
         query = request.query
         try:
             since, until = float(query.get("since", "0")), float(query.get("until", "1e12"))
         except ValueError:
-            return _problem(400, "since and until must be seconds since 1970")
-        repeats = self.platform.mail.store.repeats(query.get("text", ""), since=since, until=until)
+            return _error(400, "since and until must be seconds since 1970")
+        repeats = self.platform.mail.store.duplicates(
+            query.get("text", ""), since=since, until=until
+        )
         return web.json_response({"repeats": repeats})
 
     async def show_mail(self, request: web.Request) -> web.Response:
         """Answer one message."""
         mail = self.platform.mail.get(int(request.match_info["id"]))
         if mail is None:
-            return _problem(404, "There is no such message.")
+            return _error(404, "There is no such message.")
         return web.json_response(_mail_json(mail) | {"headers": mail.headers(), "text": mail.text})
 
     async def clear_mail(self, request: web.Request) -> web.Response:
@@ -145,7 +147,7 @@ class Api:
             fields = await _fields(request, _FAULT_FIELDS)
             faults = self.platform.mail.set_faults(**_checked_faults(fields))
         except (ValueError, PlatformError) as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
         return web.json_response(asdict(faults))
 
     async def list_cron(self, request: web.Request) -> web.Response:
@@ -159,9 +161,9 @@ class Api:
             fields = await _fields(request, {"name"})
             run = await self.platform.cron.run_now(str(fields.get("name", "")))
         except UnknownJobError as error:
-            return _problem(404, str(error))
+            return _error(404, str(error))
         except ValueError as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
         return web.json_response(_run_json(run))
 
     async def pause_cron(self, request: web.Request) -> web.Response:
@@ -169,12 +171,12 @@ class Api:
         try:
             fields = await _fields(request, {"name", "paused"})
             if not isinstance(fields.get("paused"), bool):
-                return _problem(400, "paused must be true or false")
+                return _error(400, "paused must be true or false")
             self.platform.cron.pause(str(fields.get("name", "")), fields["paused"])
         except UnknownJobError as error:
-            return _problem(404, str(error))
+            return _error(404, str(error))
         except ValueError as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
         return web.json_response(_job_json(self.platform.cron.job(str(fields["name"]))))
 
     async def list_services(self, request: web.Request) -> web.Response:
@@ -208,7 +210,7 @@ class Api:
             limit = _limit(request.query.get("limit", "100"))
             records = self.platform.log_tail.newest(filter_of(request, self.platform.traces), limit)
         except web.HTTPBadRequest as error:
-            return _problem(400, error.text or "")
+            return _error(400, error.text or "")
         next_number = records[-1].number if len(records) == limit else None
         shown = [_record_json(record) for record in records]
         return web.json_response({"records": shown, "next": next_number})
@@ -287,7 +289,7 @@ def _job_json(job: Job) -> dict[str, Any]:
         "schedule": job.schedule_text,
         "timezone": job.zone,
         "paused": job.paused,
-        "next": [moment.isoformat() for moment in job.upcoming()],
+        "next": [moment.isoformat() for moment in job.next_runs()],
         "last": _run_json(job.last_run) if job.last_run else None,
     }
 
@@ -302,5 +304,5 @@ def _run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _problem(status: int, message: str) -> web.Response:
+def _error(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class FaultWords:
+class FaultLabel:
     """The name of a kind of fault, and its effect."""
 
     name: str
@@ -16,13 +16,13 @@ class FaultWords:
 
 
 FAULTS = {
-    "error": FaultWords("Errors", "The response is 500, and the handler never runs"),
-    "lose_response": FaultWords("Lost responses", "The handler runs, and its response is lost"),
-    "duplicate": FaultWords("Duplicates", "A task that succeeded is redelivered"),
-    "overlap": FaultWords("Overlaps", "A task is delivered twice, at the same time"),
-    "delay": FaultWords("Delays", "A delivery is delayed by some seconds"),
-    "reorder": FaultWords(
+    "error": FaultLabel("Errors", "The response is 500, and the handler never runs"),
+    "lose_response": FaultLabel("Lost responses", "The handler runs, and its response is lost"),
+    "duplicate": FaultLabel("Duplicates", "A task that succeeded is redelivered"),
+    "overlap": FaultLabel("Overlaps", "A task is delivered twice, at the same time"),
+    "delay": FaultLabel("Delays", "A delivery is delayed by some seconds"),
+    "reorder": FaultLabel(
         "Reordering", "Due tasks are delivered in random order, not oldest first"
     ),
-    "kill_worker": FaultWords("Worker kills", "The worker is killed some seconds into a delivery"),
+    "kill_worker": FaultLabel("Worker kills", "The worker is killed some seconds into a delivery"),
 }

@@ -13,7 +13,7 @@ from google.api_core.exceptions import GoogleAPIError
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.console.screen import Screen
 from rollforward.local.errors import PlatformError
-from rollforward.look.words import counted
+from rollforward.look.words import pluralize
 
 PATIENCE_S = 2.0
 
@@ -75,7 +75,7 @@ class Section(ABC):
         key = request.query.get("said", "")
         notice = NOTICES.get(key, "")
         if key in NOTICES_OF_MANY:
-            many = counted(whole(request.query.get("count", "")), "task")
+            many = pluralize(whole(request.query.get("count", "")), "task")
             notice = NOTICES_OF_MANY[key].format(many)
         return self.screen.render(request, template, notice=notice, **context)
 

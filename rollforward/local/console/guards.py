@@ -87,13 +87,13 @@ class Guards:
     @web.middleware
     async def _check_origin(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not is_local_host(request.headers.get("Host", "")):
-            return _refusal(request, "The console answers to 127.0.0.1 and localhost only.")
+            return _error(request, "The console answers to 127.0.0.1 and localhost only.")
         if not _is_own_origin(request):
-            return _refusal(request, "This request comes from another site.")
+            return _error(request, "This request comes from another site.")
         changes = request.method not in _SAFE_METHODS
         is_of_machine = request.content_type in _MACHINE_TYPES
         if changes and request.path.startswith(API_PREFIX) and not is_of_machine:
-            return _refusal(request, "Send Content-Type: application/json.")
+            return _error(request, "Send Content-Type: application/json.")
         return await handler(request)
 
     @web.middleware
@@ -144,7 +144,7 @@ def is_local_host(host: str) -> bool:
     return name in _LOCAL_NAMES
 
 
-def _refusal(request: web.Request, text: str) -> web.Response:
+def _error(request: web.Request, text: str) -> web.Response:
     if request.path.startswith(API_PREFIX):
         return web.json_response({"error": text}, status=403)
     return web.Response(text=text + "\n", status=403)

@@ -44,7 +44,7 @@ class SlowReads:
         if key not in self._reads:
             if sum(not each.task.done() for each in self._reads.values()) >= MAX_READS:
                 return None
-            self._reads[key] = _begun(read)
+            self._reads[key] = _start(read)
         current = self._reads[key]
         done, _ = await asyncio.wait({current.task}, timeout=ANSWER_S)
         if not done:
@@ -62,7 +62,7 @@ class SlowReads:
                 del self._reads[key]
 
 
-def _begun(read: Callable[[], Any]) -> _Read:
+def _start(read: Callable[[], Any]) -> _Read:
     begun = _Read(asyncio.create_task(asyncio.to_thread(read)))
 
     def end(task: asyncio.Task[Any]) -> None:

@@ -18,7 +18,7 @@ _SECTIONS: list[type[Section]] = [Queues, Tasks, BulkActions]
 
 
 @dataclass(frozen=True)
-class Alone:
+class StandaloneEmulator:
     """An emulator without the rest of the local platform."""
 
     tasks: Emulator
@@ -30,7 +30,7 @@ class Alone:
 class TasksConsole(Console):
     """The pages of queues and tasks, on the loopback interface."""
 
-    platform: Alone
+    platform: StandaloneEmulator
 
     def new_screen(self) -> Screen:
         """Return the screen of these pages."""

@@ -44,30 +44,30 @@ class TraceApi:
     async def collect(self, request: web.Request) -> web.Response:
         """Keep the spans of an exporter."""
         if request.content_type != OTLP_TYPE:
-            return _problem(415, f"send OTLP as {OTLP_TYPE}: OTEL_EXPORTER_OTLP_PROTOCOL")
+            return _error(415, f"send OTLP as {OTLP_TYPE}: OTEL_EXPORTER_OTLP_PROTOCOL")
         body = bytearray()
         async for chunk in request.content.iter_any():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
-                return _problem(413, f"a request may have {MAX_BODY_BYTES} bytes, unpacked")
+                return _error(413, f"a request may have {MAX_BODY_BYTES} bytes, unpacked")
         try:
             spans, refused = await asyncio.to_thread(otlp.read, bytes(body))
         except otlp.BadTracesError as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
         except otlp.NoProtocolError as error:
-            return _problem(501, str(error))
+            return _error(501, str(error))
         self._store.add(span for span in spans if not _is_probe(span))
-        return web.Response(body=otlp.answer(refused), content_type=OTLP_TYPE)
+        return web.Response(body=otlp.response_body(refused), content_type=OTLP_TYPE)
 
     async def list_traces(self, request: web.Request) -> web.Response:
         """Answer traces, the newest first; `next` continues the list."""
         limit = whole(request.query.get("limit", "100"))
         if not 1 <= limit <= _MAX_TRACES:
-            return _problem(400, f"limit must be a number from 1 to {_MAX_TRACES}")
+            return _error(400, f"limit must be a number from 1 to {_MAX_TRACES}")
         try:
             traces = self._store.newest(filter_of(request), limit)
         except web.HTTPBadRequest as error:
-            return _problem(400, error.text or "")
+            return _error(400, error.text or "")
         next_number = traces[-1].number if len(traces) == limit else None
         return web.json_response({"traces": [*map(_trace_json, traces)], "next": next_number})
 
@@ -75,7 +75,7 @@ class TraceApi:
         """Answer one trace with its spans, the first to begin first."""
         trace = self._store.get(request.match_info["id"])
         if trace is None:
-            return _problem(404, "This trace is not kept.")
+            return _error(404, "This trace is not kept.")
         spans = sorted(trace.spans.values(), key=lambda span: span.started_ns)
         return web.json_response(_trace_json(trace) | {"spans": [*map(_span_json, spans)]})
 
@@ -115,5 +115,5 @@ def _span_json(span: Span) -> dict[str, Any]:
     }
 
 
-def _problem(status: int, message: str) -> web.Response:
+def _error(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)

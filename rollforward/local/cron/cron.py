@@ -81,11 +81,11 @@ class Job:
     runs: int = 0
     failures: int = 0
 
-    def upcoming(self, count: int = SHOWN_RUNS) -> list[datetime]:
+    def next_runs(self, count: int = SHOWN_RUNS) -> list[datetime]:
         """Return the next runs; none while paused."""
         if self.paused:
             return []
-        return [self.next_run, *schedules.upcoming(self.schedule, self.next_run, count - 1)]
+        return [self.next_run, *schedules.next_runs(self.schedule, self.next_run, count - 1)]
 
 
 def _utc_now() -> datetime:
@@ -220,7 +220,7 @@ class Cron:
         job.running = True
         started, clock = self.now(), time.monotonic()
         try:
-            status, answer = await self.ask(job.url)
+            status, answer = await self.request(job.url)
         finally:
             job.running = False
         duration_ms = (time.monotonic() - clock) * 1000
@@ -232,7 +232,7 @@ class Cron:
         log.log(level, "%s: %s in %.0f ms", job.url, answer, duration_ms, extra={"is_quiet": True})
         return job.last_run
 
-    async def ask(
+    async def request(
         self, url: str, *, method: str = "GET", max_bytes: int = _KEPT_TEXT
     ) -> tuple[int | None, str]:
         """Ask the app as the scheduler does; return the status and the start of the text."""

@@ -153,7 +153,7 @@ def parse(text: str, zone: ZoneInfo | None = None) -> Schedule:
     raise BadScheduleError(f"Schedule {text!r} is not understood. Try: every 5 minutes")
 
 
-def upcoming(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetime]:
+def next_runs(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetime]:
     """Yield the next runs after the moment."""
     for _ in range(count):
         moment = schedule.next_after(moment)

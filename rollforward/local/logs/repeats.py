@@ -58,13 +58,13 @@ _ADVICE = tuple(
 )
 
 
-def advised(line: str) -> str:
+def with_hint(line: str) -> str:
     """Return a line of the library with what to do about it, before the task that it is about.
 
-    >>> advised("WARNING rollforward.outbox.pattern: relayed 3 rows [task default/1]")
+    >>> with_hint("WARNING rollforward.outbox.pattern: relayed 3 rows [task default/1]")
     'WARNING rollforward.outbox.pattern: relayed 3 rows → nothing to do [task default/1]'
     """
-    advice = _advice_about(line)
+    advice = _hint_for(line)
     if advice is None:
         return line
     task = _TASK.search(line)
@@ -72,7 +72,7 @@ def advised(line: str) -> str:
     return f"{message} → {advice}{task[1] if task else ''}"
 
 
-def _advice_about(line: str) -> str | None:
+def _hint_for(line: str) -> str | None:
     """Return what to do about a line of the library or of gunicorn; None: it is another's."""
     if _DEATH.search(line):
         return f"{NOTHING}: another one starts; if it lasts, free memory"
@@ -98,7 +98,7 @@ def kind_of(line: str) -> str:
     """
     line = _AWAY.sub(r"\g<head>", _TASK.sub("", line))
     is_hot_key = _HOT_KEY.search(line) is not None
-    advice = f"→ {_advice_about(line)}"
+    advice = f"→ {_hint_for(line)}"
     line = _NUMBERS.sub("N", _QUOTED.sub("'N'", line) if is_hot_key else line)
     level, _, rest = line.partition(" ")
     logger, _, message = rest.partition(": ")
@@ -127,7 +127,7 @@ class Repeats:
     _hidden: LogRecord | None = None
     _says_away: bool = False  # The last line shown about memcached does.
 
-    def shown(self, line: str) -> str | None:
+    def filter_line(self, line: str) -> str | None:
         """Return a line as it is shown; None: it is left to the page Logs."""
         level = level_of(line)
         if level is None:
@@ -135,7 +135,7 @@ class Repeats:
                 return None
             self._hidden = None
             return line
-        shown = advised(line)
+        shown = with_hint(line)
         is_harmless = f"→ {NOTHING}" in shown
         cache = _CACHE_IS.search(line)
         is_back = cache is not None and cache["state"] == "answers again"
@@ -153,7 +153,7 @@ class Repeats:
         self._hidden = None
         return shown + _so_far(count)
 
-    def shown_note(self, text: str) -> str | None:
+    def filter_note(self, text: str) -> str | None:
         """Return a note of the platform as it is shown; None: it comes too often to be shown."""
         count = self._count(kind_of(f"ERROR platform: {text}"), _STEP, UNSHOWN_S)
         return None if count is None else text + _so_far(count)

@@ -112,7 +112,7 @@ class LogFilter:
     before: int = 0
     tasks: frozenset[str] | None = None
 
-    def passes(self, record: LogRecord) -> bool:
+    def matches(self, record: LogRecord) -> bool:
         """Return whether a record is to be shown."""
         return (
             (not self.before or record.number < self.before)
@@ -143,7 +143,7 @@ class LogTail:
         with self._lock:
             newest = self._records(service).newest
             if level is None and not task and newest is not None and newest.takes(line):
-                self._records(service).lengthen(newest, line)
+                self._records(service).append_line(newest, line)
             elif line.strip():
                 shown = _LEADING_LEVEL.sub("", line, count=1) if level else line
                 self._begin(service, level or "INFO", task, [shown]).takes(line)
@@ -159,7 +159,7 @@ class LogTail:
         with self._lock:
             by_service = [reversed(records.kept) for records in self._of.values()]
             merged = heapq.merge(*by_service, key=lambda record: -record.number)
-            passing = (record for record in merged if chosen.passes(record))
+            passing = (record for record in merged if chosen.matches(record))
             return [
                 replace(record, lines=[*record.lines])
                 for record in itertools.islice(passing, limit)
@@ -190,7 +190,7 @@ class _Records:
         self.kept.append(record)
         self._count(len(record.text))
 
-    def lengthen(self, record: LogRecord, line: str) -> None:
+    def append_line(self, record: LogRecord, line: str) -> None:
         """Add a line to a record; one that has very many says no more."""
         if len(record.lines) < MAX_LINES:
             record.lines.append(line)

@@ -51,7 +51,7 @@ class LevelFilter:
         self._is_chained = False  # It has a traceback, which that of its cause may precede.
         self._shows_prints = shows_prints
 
-    def shows(self, line: str) -> bool:
+    def is_visible(self, line: str) -> bool:
         """Return whether to show this line: a warning, an error with all its lines, or a print."""
         level = level_of(line)
         if level is not None:
@@ -103,7 +103,7 @@ class Terminal:
     def say_rarely(self, service: str, text: str) -> None:
         """Say what may come hundreds of times; all are kept, and few are shown."""
         self.tail.note(service, "INFO", text)
-        shown = text if self.verbose else self._notes.shown_note(text)
+        shown = text if self.verbose else self._notes.filter_note(text)
         if shown is not None:
             self.show(service, shown)
 
@@ -144,7 +144,7 @@ class Terminal:
                 self.show(service, line)
             elif self._matches(line):
                 return
-            elif levels.shows(line) and (shown := repeats.shown(line)) is not None:
+            elif levels.is_visible(line) and (shown := repeats.filter_line(line)) is not None:
                 self.show(service, shown)
 
         return on_line

@@ -39,13 +39,13 @@ class Autosave:
     """Saves one Datastore.
 
     Attributes:
-        standing_still: Suspends the app for as long as an export takes.
+        paused: Suspends the app for as long as an export takes.
         tasks_time: The time on Cloud Tasks' clock, which goes into each save.
         say: Called with a line for the person at the terminal.
     """
 
     datastore: SavedDatastore
-    standing_still: Callable[[], AbstractContextManager[None]]
+    paused: Callable[[], AbstractContextManager[None]]
     tasks_time: Callable[[], float]
     say: Callable[[str], None]
 
@@ -74,7 +74,7 @@ class Autosave:
             pause_s = max(SAVE_EVERY_S, _SAVE_SHARE * (saved_at - began))
 
     def _save(self) -> None:
-        with self.standing_still():
+        with self.paused():
             self.datastore.save(self.tasks_time())
 
     async def save_last(self, *, is_abandoned: bool) -> None:

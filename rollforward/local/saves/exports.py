@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from google.cloud.datastore_v1.types import Key, LookupRequest, LookupResponse, PartitionId
 
-from rollforward.local.errors import NoAnswerError, ServiceFailedError
+from rollforward.local.errors import NoResponseError, ServiceFailedError
 
 # As long as a save of some hundred thousand rows takes on a slow disk.
 EXPORT_S = 120.0
@@ -51,37 +51,37 @@ class Admin:
         """Return when Datastore has answered a read.
 
         Raises:
-            NoAnswerError: it did not within PING_S.
+            NoResponseError: it did not within PING_S.
         """
-        self._look(PING_S)
+        self._read_missing_row(PING_S)
 
     def version(self) -> int:
         """Return a number that grows with every commit.
 
         The answer about a row that is not there has the version of the whole store.
         """
-        return int(self._look(VERSION_S).missing[0].version)
+        return int(self._read_missing_row(VERSION_S).missing[0].version)
 
     def export(self, folder: Path) -> dict[str, str]:
         """Write everything into a folder; return the overall file of each database.
 
         Raises:
-            NoAnswerError: no answer.
+            NoResponseError: no answer.
             ServiceFailedError: it refused.
         """
         where = folder / "all"  # It must not exist: the emulator makes it.
-        self._ask(f"/v1/projects/{self.project}:export", EXPORT_S, output_url_prefix=str(where))
+        self._request(f"/v1/projects/{self.project}:export", EXPORT_S, output_url_prefix=str(where))
         return {"": _overall(where)}
 
     def load(self, overall: Mapping[str, str]) -> None:
         """Read exports back, as export() returned them.
 
         Raises:
-            NoAnswerError: no answer.
+            NoResponseError: no answer.
             ServiceFailedError: it refused.
         """
         for path in overall.values():
-            self._ask(f"/v1/projects/{self.project}:import", IMPORT_S, input_url=path)
+            self._request(f"/v1/projects/{self.project}:import", IMPORT_S, input_url=path)
 
     def next_id(self) -> int:
         """Return the count that the next id comes from, and use it up."""
@@ -95,10 +95,12 @@ class Admin:
     def _allocate(self, number: int) -> int:
         """Use ids up; return the count of the last one."""
         keys = [{"partitionId": {"projectId": self.project}, "path": [{"kind": "Skipped"}]}]
-        answer = self._ask(f"/v1/projects/{self.project}:allocateIds", EXPORT_S, keys=keys * number)
+        answer = self._request(
+            f"/v1/projects/{self.project}:allocateIds", EXPORT_S, keys=keys * number
+        )
         return counter_of(int(answer["keys"][-1]["path"][-1]["id"]))
 
-    def _look(self, timeout_s: float) -> LookupResponse:
+    def _read_missing_row(self, timeout_s: float) -> LookupResponse:
         """Read a row that is not there."""
         partition = PartitionId(project_id=self.project)
         key = Key(partition_id=partition, path=[Key.PathElement(kind="Ping", name="devserver")])
@@ -110,9 +112,9 @@ class Admin:
         try:
             return lookup(LookupRequest(project_id=self.project, keys=[key]), timeout=timeout_s)
         except grpc.RpcError as error:
-            raise NoAnswerError(f"Datastore did not answer: {error.code().name}.") from error
+            raise NoResponseError(f"Datastore did not answer: {error.code().name}.") from error
 
-    def _ask(self, path: str, timeout_s: float, **body: Any) -> dict[str, Any]:
+    def _request(self, path: str, timeout_s: float, **body: Any) -> dict[str, Any]:
         request = urllib.request.Request(
             f"http://{self.address}{path}",
             data=json.dumps(body).encode(),
@@ -128,7 +130,7 @@ class Admin:
                 f"Datastore answered {error.code} to {path}: {words}"
             ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise NoAnswerError(f"Datastore did not answer {path}: {error!r}") from error
+            raise NoResponseError(f"Datastore did not answer {path}: {error!r}") from error
         return fields if isinstance(fields, dict) else {}
 
 
@@ -137,14 +139,14 @@ class FirestoreAdmin(Admin):
 
     def version(self) -> int:
         """Return a number that grows with every commit, and with time."""
-        return round(self._look(VERSION_S).read_time.timestamp() * 1e6)
+        return round(self._read_missing_row(VERSION_S).read_time.timestamp() * 1e6)
 
     def export(self, folder: Path) -> dict[str, str]:
         """Write everything into a folder; return the overall file of each database."""
         overall = {}
         for database in self.databases:
             where = folder / (database or "default")
-            self._ask(
+            self._request(
                 f"/emulator/v1/projects/{self.project}:export",
                 EXPORT_S,
                 database=self._named(database),
@@ -157,7 +159,7 @@ class FirestoreAdmin(Admin):
     def load(self, overall: Mapping[str, str]) -> None:
         """Read exports back, as export() returned them."""
         for database, path in overall.items():
-            self._ask(
+            self._request(
                 f"/emulator/v1/projects/{self.project}:import",
                 IMPORT_S,
                 database=self._named(database),
@@ -172,7 +174,7 @@ class FirestoreAdmin(Admin):
             "partitionId": {"projectId": self.project},
             "path": [{"kind": "Skipped", "id": str(id_of(count))}],
         }
-        self._ask(f"/v1/projects/{self.project}:reserveIds", EXPORT_S, keys=[key])
+        self._request(f"/v1/projects/{self.project}:reserveIds", EXPORT_S, keys=[key])
 
     def _named(self, database: str) -> str:
         return f"projects/{self.project}/databases/{database}"

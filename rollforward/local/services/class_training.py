@@ -79,13 +79,13 @@ def _train(kind: str, archive: Path) -> bool:
     trainee = _Trainee(kind, archive)
     trainee.start()
     try:
-        _ask(trainee.address)
+        _call_all(trainee.address)
         return trainee.finish()
     finally:
         trainee.stop()
 
 
-def _ask(address: str) -> None:
+def _call_all(address: str) -> None:
     """Ask what an app asks: a commit, a read, a query, a transaction."""
     key = Key(
         partition_id=PartitionId(project_id=_PROJECT),

@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollforward.local.errors import (
-    NoAnswerError,
+    NoResponseError,
     PlatformError,
     ServiceFailedError,
     ServiceMissingError,
@@ -140,7 +140,7 @@ class DatastoreEmulator:
         """Return the version that is not saved yet, None if there is nothing to save.
 
         Raises:
-            NoAnswerError: it does not answer.
+            NoResponseError: it does not answer.
         """
         version = self.admin.version() if self.is_kept and self.process is not None else None
         return None if version == self._saved_version else version
@@ -164,7 +164,7 @@ class DatastoreEmulator:
                 return False
             is_idle = until_idle(self.process.process(), _IDLE_WITHIN_S)
             if not is_idle and not is_last:
-                raise NoAnswerError("Datastore has not come to rest.")
+                raise NoResponseError("Datastore has not come to rest.")
             try:
                 self.saved = self._saves.write(self._export, as_of, time.time())
             except OSError as error:
@@ -303,7 +303,7 @@ class DatastoreEmulator:
         while not _is_ready(self.product, self.host, self.port):
             if not self.process.wait(_POLL_S) and time.monotonic() < deadline:
                 continue
-            raise ServiceFailedError(_why_it_ended(self.process))
+            raise ServiceFailedError(_exit_reason(self.process))
 
     def _end(self) -> None:
         if "admin" in vars(self):
@@ -349,7 +349,7 @@ class _Reader(DatastoreEmulator):
 
 def _is_ready(product: str, host: str, port: int) -> bool:
     if product == PROGRAM:
-        return ports.answers(host, port)
+        return ports.accepts_connections(host, port)
     try:
         with urllib.request.urlopen(f"http://{host}:{port}/", timeout=2) as response:
             return bool(response.status == 200)
@@ -357,7 +357,7 @@ def _is_ready(product: str, host: str, port: int) -> bool:
         return False
 
 
-def _why_it_ended(process: GuardedProcess) -> str:
+def _exit_reason(process: GuardedProcess) -> str:
     """Return what to tell a person whose emulator did not start."""
     ending = process.describe_end()
     if "UnsupportedClassVersionError" in ending:

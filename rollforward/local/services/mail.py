@@ -157,7 +157,7 @@ class MailStore:
             row = self._db.execute(f"SELECT count(*) FROM message{where}", arguments).fetchone()
         return int(row[0])
 
-    def repeats(self, text: str = "", *, since: float = 0.0, until: float = 1e12) -> int:
+    def duplicates(self, text: str = "", *, since: float = 0.0, until: float = 1e12) -> int:
         """Return how many messages came again: with the Message-ID of one before them.
 
         Args:

@@ -78,7 +78,7 @@ class Memcached:
         self.process = GuardedProcess("memcached", command, grace_s=1, on_line=self.on_line)
         self.process.start()
         deadline = time.monotonic() + _READY_S
-        while not ports.answers(ports.LOOPBACK, self.port):
+        while not ports.accepts_connections(ports.LOOPBACK, self.port):
             if not self.process.wait(0.02) and time.monotonic() < deadline:
                 continue
             raise ServiceFailedError(f"memcached did not start:\n{self.process.describe_end()}")

@@ -64,10 +64,10 @@ def is_free(port: int) -> bool:
             probe.bind((LOOPBACK, port))
         except OSError:
             return False
-    return not answers(LOOPBACK, port)
+    return not accepts_connections(LOOPBACK, port)
 
 
-def answers(host: str, port: int, timeout_s: float = 0.5) -> bool:
+def accepts_connections(host: str, port: int, timeout_s: float = 0.5) -> bool:
     """Return whether something accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s):

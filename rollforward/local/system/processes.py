@@ -45,7 +45,7 @@ def _wait_until_it_stands(process: psutil.Process) -> None:
 
 
 @contextlib.contextmanager
-def suspended(processes: Iterable[psutil.Process]) -> Iterator[None]:
+def paused(processes: Iterable[psutil.Process]) -> Iterator[None]:
     """Pause processes meanwhile; ended ones are skipped."""
     still: list[psutil.Process] = []
     try:
@@ -159,7 +159,7 @@ class GuardedProcess:
                     return child
         raise ServiceFailedError(f"{self.name} is not running.")
 
-    def hang_up(self) -> None:
+    def reload(self) -> None:
         """Send SIGHUP to the command: gunicorn then starts fresh workers."""
         self.process().send_signal(1)
 

@@ -65,14 +65,14 @@ def read(body: bytes) -> tuple[list[Span], int]:
         raise BadTracesError(f"the body is no ExportTraceServiceRequest: {error}") from error
     spans, refused = list[Span](), 0
     for process, sent in _sent(request):
-        if _is_whole(sent) and len(spans) < MAX_SPANS:
+        if _is_complete(sent) and len(spans) < MAX_SPANS:
             spans.append(_span(sent, process))
         else:
             refused += 1
     return spans, refused
 
 
-def answer(refused: int) -> bytes:
+def response_body(refused: int) -> bytes:
     """Return the body that tells an exporter how many spans were refused."""
     response = _messages().ExportTraceServiceResponse()
     if refused:
@@ -103,7 +103,7 @@ def _sent(request: Any) -> Iterator[tuple[str, Any]]:
                 yield process, sent
 
 
-def _is_whole(sent: Any) -> bool:
+def _is_complete(sent: Any) -> bool:
     return (
         len(sent.trace_id) == 16
         and len(sent.span_id) == 8

@@ -88,7 +88,7 @@ class TraceFilter:
     slow_ms: int = 0
     before: int = 0
 
-    def passes(self, trace: Trace) -> bool:
+    def matches(self, trace: Trace) -> bool:
         """Return whether a trace is to be shown."""
         if self.before and trace.number >= self.before:
             return False
@@ -139,7 +139,7 @@ class TraceStore:
     def newest(self, chosen: TraceFilter, limit: int) -> list[Trace]:
         """Return traces that pass a filter, those that began last first."""
         by_age = sorted(self._traces.values(), key=lambda trace: -trace.number)
-        return list(itertools.islice(filter(chosen.passes, by_age), limit))
+        return list(itertools.islice(filter(chosen.matches, by_age), limit))
 
     def linking_to(self, trace_id: str) -> Iterator[tuple[Span, SpanId]]:
         """Yield spans that link to spans of a trace, once with each one that they link to."""

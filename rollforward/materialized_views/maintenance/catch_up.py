@@ -108,7 +108,7 @@ def missing_updates(table: str, sources: Sequence[Any]) -> list[list[str]]:
     keys = [key for rows in expected for key in rows]
     stored = dict(zip(keys, ndb.get_multi(keys), strict=True))
     return [
-        [sent for key, (sequence, sent) in rows.items() if not _holds(stored[key], sequence)]
+        [sent for key, (sequence, sent) in rows.items() if not _includes(stored[key], sequence)]
         for rows in expected
     ]
 
@@ -117,7 +117,7 @@ def _sent(marker: Any, tag: str) -> str:
     return (marker.sent or {}).get(tag, "")  # type: ignore[no-any-return]
 
 
-def _holds(row_marker: RowMarker | None, sequence: int) -> bool:
+def _includes(row_marker: RowMarker | None, sequence: int) -> bool:
     return row_marker is not None and row_marker.sequence >= sequence
 
 

@@ -87,7 +87,7 @@ class Tables:
         """Take a table that has been dropped out of the catalog."""
         catalog = self.catalogs.read()
         if table in catalog.dropping(view):
-            self.catalogs.write(changes.delisted(catalog, view, table))
+            self.catalogs.write(changes.without_table(catalog, view, table))
 
 
 def _is_current(catalog: Catalog, view: type[View], table: str) -> bool:

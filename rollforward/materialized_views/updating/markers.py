@@ -103,7 +103,7 @@ class MarkerUpdate:
     def _entry(
         self, table: str, row: str, measures: dict[str, Value], stored: Sequence[Any] | None
     ) -> list[Any]:
-        if stored is not None and _is_same(stored[1], measures):
+        if stored is not None and _is_equal(stored[1], measures):
             return list(stored)
         self._add_update(table, row, measures, is_first=stored is None)
         return [self.sequence, measures]
@@ -158,6 +158,6 @@ class MarkerUpdate:
         return {tag: row for tag, row in self.earlier.items() if tag not in dropped}
 
 
-def _is_same(stored: Measures, measures: Measures) -> bool:
+def _is_equal(stored: Measures, measures: Measures) -> bool:
     """Return whether two contributions are the same, 1 and 1.0 not being."""
     return stored == measures and all(type(stored[name]) is type(measures[name]) for name in stored)

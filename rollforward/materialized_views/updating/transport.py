@@ -30,7 +30,7 @@ from rollforward.fork_join.entities import (
     packs_with_tag,
     packs_with_tag_prefix,
 )
-from rollforward.materialized_views.catalog import is_fed
+from rollforward.materialized_views.catalog import accepts
 from rollforward.materialized_views.rows import Value
 from rollforward.materialized_views.updates import Apply, FoldTable, Update, source_name
 from rollforward.materialized_views.updating.bell import Bell
@@ -114,7 +114,7 @@ class UpdateTransport:
             view: None: this code does not know it. Then its updates have a task of their own.
         """
         table, _, row = tag.partition(":")
-        is_known = view is not None and is_fed(table, view)
+        is_known = view is not None and accepts(table, view)
         unacked = outbox.enqueue_with_ack(
             clients,
             self.task,

@@ -190,7 +190,7 @@ class _Caller(Generic[T]):
         except Exception as error:
             self.begun = error
 
-    def take_begun(self, clients: Clients) -> OpenTransaction:
+    def take_started(self, clients: Clients) -> OpenTransaction:
         """Return the transaction that it has begun, once; then a new one.
 
         Raises:
@@ -389,7 +389,7 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
         caller.began_s = caller.began_s or time.monotonic()
         caller.is_deferred, caller.is_late = False, has_begun and caller is not callers[0]
     try:
-        opened = callers[0].take_begun(clients)
+        opened = callers[0].take_started(clients)
     except Exception as error:
         return error
     try:

@@ -76,7 +76,7 @@ def rotated_lines(path: str | Path, record: ToRecord, *, settled: timedelta = SE
             age_s = clients.clock.now().timestamp() - current.changed_ns / 1e9
             # A program that still writes to a renamed file has not written to the new one.
             is_complete = any(each.size for each in later) and age_s >= settled.total_seconds()
-            with current.opened() as opened:
+            with current.open_file() as opened:
                 content = functools.partial(_content_of, opened)
                 pulled = lines(content, record, grows=not is_complete)(clients, offset, limit)
                 start = _start_of(opened, pulled.position)
@@ -98,7 +98,7 @@ class _LogFile(NamedTuple):
     size: int
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
+    def open_file(self) -> Iterator[IO[bytes]]:
         """Open the file.
 
         Raises:
@@ -113,7 +113,7 @@ class _LogFile(NamedTuple):
         """Return whether a file that was read up to an offset may be this one."""
         if not offset:
             return True
-        with self.opened() as opened:
+        with self.open_file() as opened:
             return bool(start) and _start_of(opened, offset) == start
 
 

@@ -95,7 +95,7 @@ def invalid_record(id_: str, value: Any, error: str) -> InboundRecord:
         is_coded = isinstance(value, Encoded) and value.codec
         text = checked_size(text_of(value)) if is_coded else value_text(value)
     except BadRecordError:
-        text = quoted(_described(value)[:MAX_DESCRIBED_CHARS])
+        text = quoted(_description(value)[:MAX_DESCRIBED_CHARS])
     return InboundRecord(id_, text, 0, value, error)
 
 
@@ -105,7 +105,7 @@ def oversized_record(record: InboundRecord, error: str) -> InboundRecord:
     return record._replace(text=text, error=f"cannot be ingested: {error}")
 
 
-def _described(value: Any) -> str:
+def _description(value: Any) -> str:
     try:
         return repr(value)
     except Exception:  # The value is nested too deeply, or its type has a broken `repr`.

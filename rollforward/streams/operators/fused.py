@@ -275,7 +275,7 @@ class _Steps:
         name, _, tag = timer.tag.partition(_BETWEEN)
         part, set_timer = self._fused.parts.get(name), self._backend.firing
         if part is None or set_timer is None:  # The part of an earlier version, in `forgets`.
-            self._release_forgotten()
+            self._release_removed()
             return
         self._begin((name, NEVER if set_timer.is_late else set_timer.hold))
         self._part = part
@@ -292,9 +292,9 @@ class _Steps:
         )
         self._fired = fired
         self._waiting.clear()  # A hook that raised may have left records.
-        self._release_forgotten()
+        self._release_removed()
 
-    def _release_forgotten(self) -> None:
+    def _release_removed(self) -> None:
         """End the key's holds of removed parts, which have no code to release them."""
         for name in self._fused.forgets:
             self._backend.release(name + _BETWEEN)

@@ -102,7 +102,7 @@ class _Inbox:
         """Return whether a scan is due, or a chunk was published that only a scan returns."""
         return self.has_more or self._is_scan_due()
 
-    def tells_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether no scan is due, and the last one has found nothing without a hint."""
         return self.period_s > SCAN_PERIOD_S and not self.needs_scan()
 
@@ -140,10 +140,10 @@ class InboxHints:
         inbox = self._inboxes.get(inbox_of_range(low))
         return inbox is None or inbox.needs_scan()
 
-    def tells_all(self, low: str) -> bool:
+    def is_complete(self, low: str) -> bool:
         """Return whether what is published is likely to be all that an inbox has."""
         inbox = self._inboxes.get(inbox_of_range(low))
-        return inbox is not None and inbox.tells_all()
+        return inbox is not None and inbox.is_complete()
 
     def begin_scan(self, low: str) -> None:
         """Note that a worker begins to scan an inbox: chunks published from now on are new."""

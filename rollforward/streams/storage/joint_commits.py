@@ -369,20 +369,20 @@ class JointCommits:
                 offer.withdraw(OfferState.OPEN, OfferState.TAKEN)
                 self._remove([offer])
         elif (sent := self._sent.get(about)) is not None:
-            self._receive_answer(kind, sent, text)
+            self._receive_reply(kind, sent, text)
 
     def _receive_offer(self, id_: str, text: bytes) -> None:
-        def answer(kind: str, versions: Versions) -> None:
+        def reply(kind: str, versions: Versions) -> None:
             self._send(kind, id_, json.dumps(versions).encode())
 
-        offer = _offer_of(id_, text, answer)
+        offer = _offer_of(id_, text, reply)
         reader = self._readers.get(inbox_of(offer.chunk.name))
         if reader is None or time.monotonic() - reader.seen_s >= MAX_AGE_S:
             return  # Another sibling may have the worker.
         if not reader.is_here(time.monotonic()) or not self._add(offer):
-            answer("refused", ())
+            reply("refused", ())
 
-    def _receive_answer(self, kind: str, sent: Offer, text: bytes) -> None:
+    def _receive_reply(self, kind: str, sent: Offer, text: bytes) -> None:
         with self._lock:
             self._reader(inbox_of(sent.chunk.name)).sibling_seen_s = time.monotonic()
         if kind == "taken":

@@ -121,18 +121,18 @@ def _row_in_cut(cut: Cut, name: str, lo: int) -> StoredRow:
 def _without(head: Head, name: str, cleaning: RunningComputation) -> Head:
     """Return a head without a computation, except that it is being cleaned up."""
 
-    def others(entries: Mapping[str, Any]) -> dict[str, Any]:
+    def remaining(entries: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in entries.items() if key.partition(":")[0] != name}
 
     return head._replace(
         topology={**head.topology, name: cleaning},
-        intervals=others(head.intervals),
-        created_in_by_place=others(head.created_in_by_place),
-        retired=others(head.retired),
-        inputs=others(head.inputs),
-        published=others(head.published),
-        percentile_watermarks=others(head.percentile_watermarks),
-        waiting=others(head.waiting),
+        intervals=remaining(head.intervals),
+        created_in_by_place=remaining(head.created_in_by_place),
+        retired=remaining(head.retired),
+        inputs=remaining(head.inputs),
+        published=remaining(head.published),
+        percentile_watermarks=remaining(head.percentile_watermarks),
+        waiting=remaining(head.waiting),
     )
 
 

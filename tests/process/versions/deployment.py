@@ -19,7 +19,7 @@ from rollforward.flask.app import open_clients
 from rollforward.flask.settings import Settings
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 from rollforward.runtime import Clients
-from rollforward.testing.services import ACCOUNT, LOCATION, PROJECT, empty, wipe
+from rollforward.testing.services import ACCOUNT, LOCATION, PROJECT, delete_all, empty
 from tests.process.servers import Server, gunicorn
 from tests.process.versions.router import Router, routing
 
@@ -89,7 +89,7 @@ def deployed(
         targets: Where each version's app is made, as gunicorn takes it.
         more: Of their environment.
     """
-    wipe(datastore)
+    delete_all(datastore)
     empty(memcached)
     with (
         routing() as router,

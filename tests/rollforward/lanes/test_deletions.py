@@ -208,8 +208,8 @@ def test_a_task_that_kills_its_worker_is_given_up_and_no_other_one(
         elif rows()[0].key.id() == holder.claim.tasks[0] != poison.id():
             rows()[0].key.delete()
         state = state_key(f"{lane.name}|ada").get()
-        write = partial(claims.put_buried, world.clients, lane)
-        states.bury(world.clients, f"{lane.name}|ada", state.claims, write)
+        write = partial(claims.put_without_claim, world.clients, lane)
+        states.remove_claims(world.clients, f"{lane.name}|ada", state.claims, write)
     assert poison.get().failures == 4
     assert [row.failures for row in rows() if row.key != poison] == [0]
     wake(world, lane)

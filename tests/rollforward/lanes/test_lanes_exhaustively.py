@@ -302,14 +302,14 @@ def _deletes_one_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _blames_the_first_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A death counts against the first task that is there, although it may be done."""
-    sound = states.bury_claim
+    sound = states.remove_claim
 
-    def bury_claim(lane_id: str, dead: Claim, write: Any) -> bool:
+    def remove_claim(lane_id: str, dead: Claim, write: Any) -> bool:
         return sound(
             lane_id, dead, lambda state, claim: write(state, replace(claim, is_careful=True))
         )
 
-    monkeypatch.setattr(states, "bury_claim", bury_claim)
+    monkeypatch.setattr(states, "remove_claim", remove_claim)
 
 
 def _begins_the_second_before_the_first_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

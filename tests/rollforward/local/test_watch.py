@@ -9,11 +9,11 @@ import pytest
 
 from rollforward.local import watch
 from rollforward.local.cloudtasks.emulator import running
-from rollforward.local.errors import NoAnswerError
+from rollforward.local.errors import NoResponseError
 from rollforward.local.services import standalone
 from rollforward.local.services.datastore import DatastoreEmulator
 from rollforward.local.services.mail import MailServer
-from rollforward.local.system.processes import suspended
+from rollforward.local.system.processes import paused
 from rollforward.local.watch import SILENT_S, Probe, Watch
 from tests.rollforward.local.conftest import recording_app
 
@@ -73,11 +73,11 @@ def watching(clock, said, service):
 
 def settle(watching):
     """Look until the call under way has been taken."""
-    watching.look()
+    watching.poll()
     asked = watching._health["Datastore"].asked
     with contextlib.suppress(OSError):
         asked.result(30)
-    watching.look()
+    watching.poll()
 
 
 def test_a_service_that_answers_is_not_spoken_of(watching, clock, said):
@@ -95,16 +95,16 @@ def test_a_service_that_hangs_is_named_once_and_its_return_too(watching, clock, 
     settle(watching)
     hang(watching, service)
     clock.now += SILENT_S - 0.1
-    watching.look()
+    watching.poll()
     assert said == []
 
     clock.now += 0.1
-    watching.look()
+    watching.poll()
     clock.now += 30
-    watching.look()
+    watching.poll()
     assert said == [("Datastore", "has not answered for 10 s. Start again.")]
     assert watching.silent_s("Datastore") == SILENT_S + 30
-    assert watching.advice("Datastore") == "Start again."
+    assert watching.hint("Datastore") == "Start again."
 
     service.answers.set()
     settle(watching)
@@ -116,7 +116,7 @@ def hang(watching, service):
     """Let the service hang from its next call on, which is under way on return."""
     watching._health["Datastore"].asked.result(30)
     service.answers.clear()
-    watching.look()
+    watching.poll()
 
 
 def test_a_service_that_refuses_is_named_too(watching, clock, said, service):
@@ -140,10 +140,10 @@ def test_one_that_hangs_keeps_nobody_else_from_being_asked(clock, said, service)
         clock,
     )
     for _ in range(4):
-        both.look()
+        both.poll()
         both._health["B"].asked.result(30)
         clock.now += SILENT_S / 2
-    both.look()
+    both.poll()
     both.close()
     service.answers.set()
 
@@ -162,7 +162,7 @@ def test_a_datastore_that_stands_still_does_not_answer(monkeypatch):
 
     monkeypatch.setattr("rollforward.local.saves.exports.PING_S", 1.0)
     try:
-        with suspended([emulator.process.process()]), pytest.raises(NoAnswerError):
+        with paused([emulator.process.process()]), pytest.raises(NoResponseError):
             emulator.admin.ping()
     finally:
         emulator.stop()
@@ -173,11 +173,11 @@ def test_each_kind_of_service_is_asked_in_its_language():
     mail = MailServer()
     mail.start()
     with running() as tasks, recording_app() as app, standalone.memcached() as cache:
-        watch.ask_mail(mail.address)
-        watch.ask_cloud_tasks(tasks.grpc_address, tasks.engine.place.queue_name("none"))
-        watch.ask_app(int(app.url.rpartition(":")[2]), "/")
+        watch.ping_mail(mail.address)
+        watch.ping_cloud_tasks(tasks.grpc_address, tasks.engine.place.queue_name("none"))
+        watch.ping_app(int(app.url.rpartition(":")[2]), "/")
         if cache:
-            watch.ask_memcached(cache)
+            watch.ping_memcached(cache)
     mail.stop()
 
 
@@ -191,10 +191,10 @@ def test_one_that_takes_connections_and_says_nothing_does_not_answer(monkeypatch
         port = mute.getsockname()[1]
         address = f"127.0.0.1:{port}"
         asks = {
-            "mail": lambda: watch.ask_mail(address),
-            "cloud_tasks": lambda: watch.ask_cloud_tasks(address, "projects/p/queues/q"),
-            "memcached": lambda: watch.ask_memcached(address),
-            "app": lambda: watch.ask_app(port, "/"),
+            "mail": lambda: watch.ping_mail(address),
+            "cloud_tasks": lambda: watch.ping_cloud_tasks(address, "projects/p/queues/q"),
+            "memcached": lambda: watch.ping_memcached(address),
+            "app": lambda: watch.ping_app(port, "/"),
         }
         with pytest.raises((OSError, grpc.RpcError)):
             asks[ask]()

@@ -105,7 +105,7 @@ def counts(world: World, view: type[View] = ByGrade, views: ViewGroup = SCHOOL) 
 
 def by_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each update a task of its own, as updates have that a fold cannot take."""
-    monkeypatch.setattr(transport, "is_fed", lambda table, view: False)
+    monkeypatch.setattr(transport, "accepts", lambda table, view: False)
 
 
 def as_work_items(monkeypatch: pytest.MonkeyPatch, views: Iterable[type[View]]) -> None:

@@ -30,7 +30,7 @@ def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -
     """All are tried; errors are logged, each by its own words, and collected."""
     results = run_all(acting(1, BUG, 2, AWAY, 3))
 
-    assert (results.returned, results.errors, results.tried) == ([1, 2, 3], [BUG, AWAY], 5)
+    assert (results.returned, results.errors, results.attempted) == ([1, 2, 3], [BUG, AWAY], 5)
     assert caplog.messages == ["1 failed", f"3 failed: {AWAY}"]
     assert "a bug" in caplog.text
     assert not results.is_cut_short
@@ -63,4 +63,4 @@ def test_a_service_that_does_not_answer_ends_it(
     """Transient errors in a row are the service's, and more of them are of no use."""
     results = run_all(acting(*ends), max_unavailable=2)
 
-    assert (results.tried, results.is_cut_short) == (tried, is_cut_short)
+    assert (results.attempted, results.is_cut_short) == (tried, is_cut_short)

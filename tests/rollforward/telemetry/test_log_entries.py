@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollforward.telemetry import TaskContext, Trace, in_run, in_task, in_trace
-from rollforward.telemetry.log_entries import ERROR_EVENT, MAX_ENTRY_BYTES, shortened
+from rollforward.telemetry.log_entries import ERROR_EVENT, MAX_ENTRY_BYTES, truncated
 from tests.rollforward.telemetry.records import SECRET, entry_of, line_of, raised
 
 pytestmark = pytest.mark.fast
@@ -219,5 +219,5 @@ def test_no_entry_holds_a_secret() -> None:
 
 def test_a_short_text_is_not_touched() -> None:
     """Only what is too long is cut."""
-    assert shortened("short", 100) == "short"
-    assert len(shortened("\U0001f600" * 100, 100)) < 30
+    assert truncated("short", 100) == "short"
+    assert len(truncated("\U0001f600" * 100, 100)) < 30

@@ -18,7 +18,7 @@ from google.cloud.tasks_v2 import CloudTasksClient
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
 from benchmarks.memory.service import MemoryDatastore, RefusedError
-from rollforward.local.cloudtasks.server.grpc.answers import Failure, answer, method_of
+from rollforward.local.cloudtasks.server.grpc.answers import Failure, method_of, respond
 from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.runtime.channel.failed_call import FailedCall
 
@@ -127,7 +127,7 @@ def of_cloud_tasks(engine: Any) -> Service:
         if method is None:
             raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, f"there is no {path}")
         with engine.lock:
-            answered = answer(method, message)
+            answered = respond(method, message)
         if isinstance(answered, Failure):
             raise RefusedError(answered.code, answered.message)
         return answered

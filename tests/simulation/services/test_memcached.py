@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollforward.local.services.standalone import memcached
-from rollforward.runtime.cache import Cache, counted
+from rollforward.runtime.cache import Cache, parse_counter
 from rollforward.runtime.cache import open_cache as open_real
 from tests.infra.runs import soak
 from tests.simulation.services.memcached import Memcached, open_cache
@@ -27,7 +27,7 @@ def played(cache: Cache, chance: random.Random, scope: str) -> list[Any]:
             case "get":
                 value_now = cache.get(key)
                 told.append(value_now)
-                told.append(counted(value_now))
+                told.append(parse_counter(value_now))
             case "set":
                 told.append(cache.set(key, value, TTL_S))
             case "add":

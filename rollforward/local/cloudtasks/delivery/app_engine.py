@@ -40,14 +40,14 @@ class DispatchRule:
         >>> rule.matches("shop.appspot.com", "/work/1"), rule.matches("shop.appspot.com", "/work")
         (True, False)
         """
-        return _fits_end(host, self.host) and _fits_beginning(path, self.path)
+        return _matches_end(host, self.host) and _matches_start(path, self.path)
 
 
-def _fits_end(text: str, pattern: str) -> bool:
+def _matches_end(text: str, pattern: str) -> bool:
     return text.endswith(pattern[1:]) if pattern.startswith("*") else text == pattern
 
 
-def _fits_beginning(text: str, pattern: str) -> bool:
+def _matches_start(text: str, pattern: str) -> bool:
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 

@@ -103,7 +103,7 @@ class FaultBook:
         """Return the rules in the order they came."""
         return list(self._rules.values())
 
-    def fires(self, kind: str, task: TaskRecord) -> FaultRule | None:
+    def matching_rule(self, kind: str, task: TaskRecord) -> FaultRule | None:
         """Return the first rule of this kind that strikes the task now, counted."""
         for rule in self._rules.values():
             if rule.kind != kind or not rule.matches(task):

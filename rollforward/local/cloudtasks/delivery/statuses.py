@@ -52,7 +52,7 @@ def throttles(is_app_engine: bool, http_status: int | None) -> bool:
     return http_status is None or http_status == 429 or 500 <= http_status <= 599
 
 
-def heeds_retry_after(is_app_engine: bool, http_status: int | None) -> bool:
+def supports_retry_after(is_app_engine: bool, http_status: int | None) -> bool:
     """Return whether the Retry-After header of an answer counts."""
     return http_status == 503 or (http_status == 429 and not is_app_engine)
 

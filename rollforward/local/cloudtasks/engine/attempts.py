@@ -57,9 +57,9 @@ class Attempts:
         with self._state.lock:
             now_s = self._state.clock.now()
             deliveries: list[DueDelivery] = []
-            for queue in self._state.chosen(queue_name):
+            for queue in self._state.select(queue_name):
                 deliveries += [DueDelivery(task.name, kind, now_s) for task, kind in queue.extras]
-                tasks = [] if queue.sends_nothing else queue.due_tasks(now_s)
+                tasks = [] if queue.is_stopped else queue.due_tasks(now_s)
                 deliveries += [DueDelivery(task.name, NORMAL, task.due_at) for task in tasks]
             return deliveries
 
@@ -151,7 +151,7 @@ class Attempts:
         if head is None or head.due_at > now_s:
             return None
         faults = self._state.faults
-        reorders = faults.fires("reorder", head) is not None
+        reorders = faults.matching_rule("reorder", head) is not None
         return queue.pop_due(now_s, faults.pick if reorders else None)
 
     def _is_held_back(self, queue: QueueState, task: TaskRecord, now_s: float) -> bool:
@@ -161,7 +161,7 @@ class Attempts:
         """
         if task.due_at != task.schedule_at:
             return False
-        rule = self._state.faults.fires("delay", task)
+        rule = self._state.faults.matching_rule("delay", task)
         held_s = self._state.behaviour.dispatch_s()
         if rule is not None:
             held_s += DEFAULT_DELAY_S if rule.param is None else rule.param
@@ -213,10 +213,10 @@ class Attempts:
         if task.is_delayed:
             attempt.faults.append("delay")
             task.is_delayed = False
-        if faults.fires("error", task):
+        if faults.matching_rule("error", task):
             attempt.answers_500 = True
             attempt.faults.append("error")
-        if rule := faults.fires("kill_worker", task):
+        if rule := faults.matching_rule("kill_worker", task):
             attempt.kills_worker = True
             attempt.kill_after_s = _DEFAULT_KILL_AFTER_S if rule.param is None else rule.param
             attempt.faults.append("kill_worker")
@@ -224,10 +224,10 @@ class Attempts:
             attempt.faults.append(attempt.kind)
             return
         # A handler that is not called sends no response that could be lost.
-        if not attempt.answers_500 and faults.fires("lose_response", task):
+        if not attempt.answers_500 and faults.matching_rule("lose_response", task):
             attempt.loses_response = True
             attempt.faults.append("lose_response")
-        if faults.fires("overlap", task):
+        if faults.matching_rule("overlap", task):
             queue.extras.append((task, OVERLAP))
 
     def _count_dispatch(self, queue: QueueState, task: TaskRecord, now_s: float) -> None:

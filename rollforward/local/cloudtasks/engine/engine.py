@@ -95,7 +95,7 @@ class Engine:
         self.change_listeners = state.change_listeners
         last_sequence, last_attempt_id = store.last_ids()
         with state.change():
-            secret = state.kept("page_secret", lambda: secrets.token_bytes(32))
+            secret = state.get_or_create("page_secret", lambda: secrets.token_bytes(32))
             page_tokens = PageTokens(secret, self.clock)
             self.tokens = TokenIssuer(self._signing_key, issuer, self.clock.real)
             self.queues = Queues(state, page_tokens)
@@ -115,7 +115,7 @@ class Engine:
 
         make = signing_key.key_of_this_process if self._is_in_memory else signing_key.new_key
         with self._state.change(is_news=False):
-            pem: bytes = self._state.kept("signing_key", make)
+            pem: bytes = self._state.get_or_create("signing_key", make)
         return pem
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class Engine:
             now_s = self.clock.now()
             return all(
                 queue.is_idle(now_s, with_scheduled=with_scheduled, with_retrying=with_retrying)
-                for queue in self._state.chosen(queue_name)
+                for queue in self._state.select(queue_name)
             )
 
     async def until_idle(

@@ -87,7 +87,7 @@ class EngineState:
         self.lock = threading.RLock()
         self.queues: dict[str, QueueState] = {}
         self.running: dict[int, Attempt] = {}
-        salt = self.kept("id_salt", lambda: str(secrets.randbits(task_ids.BITS)))
+        salt = self.get_or_create("id_salt", lambda: str(secrets.randbits(task_ids.BITS)))
         self.task_ids = TaskIds(int(salt))
         self.change_listeners: list[Callable[[], None]] = []
         self._depth = 0
@@ -111,7 +111,7 @@ class EngineState:
             self._has_news |= is_told
             is_told &= not self._is_together
         if is_told:
-            self._tell()
+            self._notify()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -125,7 +125,7 @@ class EngineState:
                 self._commit()
             is_told = self._has_news
         if is_told:
-            self._tell()
+            self._notify()
 
     def _commit(self) -> None:
         """Commit; if that fails, go back to what the store holds, as after a restart.
@@ -142,11 +142,11 @@ class EngineState:
             self._take_over()
             raise
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self.change_listeners:
             listener()
 
-    def kept(self, key: str, make: Callable[[], Any]) -> Any:
+    def get_or_create(self, key: str, make: Callable[[], Any]) -> Any:
         """Return a value of the store, made and kept the first time."""
         value = self.store.meta(key)
         if value is None:
@@ -190,7 +190,7 @@ class EngineState:
             raise errors.queue_unknown()
         return queue
 
-    def chosen(self, name: str = "") -> list[QueueState]:
+    def select(self, name: str = "") -> list[QueueState]:
         """Return the queue of this name, all of them for no name; none if it is unknown."""
         return [queue for queue in self.queues.values() if name in ("", queue.name)]
 

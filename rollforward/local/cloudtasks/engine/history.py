@@ -17,7 +17,7 @@ _ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.
 
 
 @dataclass(frozen=True)
-class Figures:
+class QueueLoad:
     """The load of a queue.
 
     Attributes:
@@ -112,7 +112,7 @@ class History:
                     counts[name][state] += count
             return counts
 
-    def figures(self, queue_name: str) -> Figures:
+    def figures(self, queue_name: str) -> QueueLoad:
         """Return the load of a queue.
 
         Raises:
@@ -123,7 +123,7 @@ class History:
             queue, now_s = state.queue(queue_name), state.clock.now()
             queue.throttle.recover(now_s)
             rate_per_s = queue.message.rate_limits.max_dispatches_per_second
-            return Figures(
+            return QueueLoad(
                 tasks=len(queue.tasks),
                 next_at=min((task.due_at for task in queue.tasks.values()), default=None),
                 ended_last_minute=state.store.attempts.ended_since(queue_name, now_s - 60),
@@ -148,7 +148,7 @@ class History:
                 return [self._in_memory(task) for task in stored]
             tasks = [
                 task
-                for queue in self._state.chosen(queue_name)
+                for queue in self._state.select(queue_name)
                 for task in queue.tasks.values()
                 if task.sequence < below and state in (LIVE, self.state_of(task))
             ]

@@ -33,7 +33,7 @@ class Outcomes:
         if attempt.is_copy:
             self._end_copy(attempt)
         else:
-            self._end_own(attempt)
+            self._end_current(attempt)
         self._state.store.attempts.end(attempt)
 
     def _record(self, attempt: Attempt, response: Response) -> None:
@@ -49,7 +49,7 @@ class Outcomes:
             return
         is_app_engine = attempt.task.is_app_engine
         if statuses.throttles(is_app_engine, response.status):
-            heeds = statuses.heeds_retry_after(is_app_engine, response.status)
+            heeds = statuses.supports_retry_after(is_app_engine, response.status)
             pause_s = statuses.retry_after_s(response.headers, now_s) if heeds else 0.0
             attempt.queue.throttle.slow_down(now_s, pause_s)
 
@@ -58,7 +58,7 @@ class Outcomes:
         if attempt.kind == OVERLAP and attempt.has_succeeded and attempt.task.state == LIVE:
             self._succeed(attempt.queue, attempt.task)
 
-    def _end_own(self, attempt: Attempt) -> None:
+    def _end_current(self, attempt: Attempt) -> None:
         task, queue = attempt.task, attempt.queue
         old_phase = phase_of(task)
         task.running -= 1
@@ -76,7 +76,7 @@ class Outcomes:
 
     def _succeed(self, queue: QueueState, task: TaskRecord) -> None:
         self._state.finish(queue, task, DONE)
-        if self._state.faults.fires("duplicate", task):
+        if self._state.faults.matching_rule("duplicate", task):
             queue.extras.append((task, DUPLICATE))
 
     def _fail(self, attempt: Attempt) -> None:
@@ -90,7 +90,7 @@ class Outcomes:
             self._state.finish(queue, task, FAILED)
             return
         delay_s = policy.delay_s(task.dispatch_count)
-        if statuses.heeds_retry_after(task.is_app_engine, attempt.status):
+        if statuses.supports_retry_after(task.is_app_engine, attempt.status):
             delay_s = max(delay_s, statuses.retry_after_s(attempt.response_headers, now_s))
         base = attempt.started_at if attempt.kind == FORCED else now_s
         task.schedule_at = task.due_at = attempt.next_retry_at = base + delay_s

@@ -10,7 +10,7 @@ from rollforward.local.cloudtasks.protocol import errors, messages, validation
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.names import project_of, queue_of_task
 from rollforward.local.cloudtasks.protocol.paging import MAX_RESPONSE_BYTES, PageTokens
-from rollforward.local.cloudtasks.protocol.task_messages import Show, record_of, shown
+from rollforward.local.cloudtasks.protocol.task_messages import Show, in_view, record_of
 from rollforward.local.cloudtasks.store.records import (
     DELETED,
     DONE,
@@ -65,7 +65,7 @@ class Tasks:
         with self._state.change():
             self._state.queue(parent)
             return [
-                _or_refusal(self.create, parent, request.task, request.response_view)
+                _or_error(self.create, parent, request.task, request.response_view)
                 for request in requests
             ]
 
@@ -100,12 +100,12 @@ class Tasks:
         )
         self._state.store.tasks.insert(task)
         queue.add(task)
-        return shown(task, view, message)
+        return in_view(task, view, message)
 
     def _is_taken(self, queue: QueueState, name: str, now_s: float) -> bool:
         return name in queue.tasks or self._state.store.names.blocked_until(name) > now_s
 
-    def get(self, name: str, view: int = messages.BASIC, show: Show = shown) -> Any:
+    def get(self, name: str, view: int = messages.BASIC, show: Show = in_view) -> Any:
         """Return a live task.
 
         Args:
@@ -142,7 +142,7 @@ class Tasks:
         view: int = messages.BASIC,
         size: int = 0,
         token: str = "",
-        show: Show = shown,
+        show: Show = in_view,
     ) -> tuple[list[Any], str]:
         """Return a page of a queue's live tasks, oldest first, and the next token.
 
@@ -158,7 +158,7 @@ class Tasks:
             queue, listing = self._state.queue(parent), f"tasks:{parent}"
             start, limit = self._page_tokens.start(listing, size, token, MAX_TASKS_PAGE)
             tasks = _first_after(queue.tasks.values(), int(start or 0), limit + 1)
-            fitting = _that_fit(tasks[:limit])
+            fitting = _first_page(tasks[:limit])
             page = [show(task, view) for task in fitting]
             if len(tasks) == len(fitting):
                 return page, ""
@@ -177,12 +177,12 @@ class Tasks:
     def delete_many(self, task_names: Iterable[str]) -> list[Refused | None]:
         """Delete many tasks in one commit; a refused one yields its Refused."""
         with self._state.change():
-            return [_or_refusal(self.delete, name) for name in task_names]
+            return [_or_error(self.delete, name) for name in task_names]
 
     def act_on_many(self, act: Callable[[str], Any], task_names: Iterable[str]) -> int:
         """Run, retry or delete many tasks in one commit; return how many were not refused."""
         with self._state.change():
-            ends = [_or_refusal(act, name) for name in task_names]
+            ends = [_or_error(act, name) for name in task_names]
             return sum(not isinstance(end, Refused) for end in ends)
 
     def delete_older(self) -> None:
@@ -208,7 +208,7 @@ class Tasks:
             task.entry = None
             queue.extras.append((task, FORCED))
             self._state.store.tasks.update(task)
-            return shown(task, view)
+            return in_view(task, view)
 
     def retry(self, name: str) -> None:
         """Put a task back to work: a window of the emulator, not of the service.
@@ -273,7 +273,7 @@ class Tasks:
             queue.add(task)
 
 
-def _or_refusal(call: Callable[..., Any], *arguments: Any) -> Any:
+def _or_error(call: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call, or its Refused."""
     try:
         return call(*arguments)
@@ -287,7 +287,7 @@ def _first_after(tasks: Iterable[TaskRecord], sequence: int, limit: int) -> list
     return sorted(later_tasks, key=lambda task: task.sequence)[:limit]
 
 
-def _that_fit(tasks: list[TaskRecord]) -> list[TaskRecord]:
+def _first_page(tasks: list[TaskRecord]) -> list[TaskRecord]:
     """Return the first tasks, as many as a response may have, and one at least."""
     total_bytes = itertools.accumulate(task.size_bytes for task in tasks)
     count = sum(size <= MAX_RESPONSE_BYTES for size in total_bytes)

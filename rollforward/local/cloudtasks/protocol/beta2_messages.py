@@ -98,7 +98,7 @@ def _queue_path(path: str) -> str:
     return _PATHS.get(path, path)
 
 
-def shown_queue(queue: Any, traits: Any) -> Any:
+def convert_queue(queue: Any, traits: Any) -> Any:
     """Return a queue of v2 as v2beta2 shows it.
 
     Args:
@@ -154,7 +154,7 @@ def task_of_request(task: Any) -> Any:
     return asked
 
 
-def shown_task(task: Any, pull: PullMessage | None = None) -> Any:
+def convert_task(task: Any, pull: PullMessage | None = None) -> Any:
     """Return a task of v2 as v2beta2 shows it.
 
     Args:

@@ -51,7 +51,7 @@ class QueueFilter:
         return all(
             _is_there(queue, path)
             if (op, word) == _PRESENT
-            else _holds(_value(queue, path), op, word)
+            else _matches(_value(queue, path), op, word)
             for path, op, word in self._terms
         )
 
@@ -85,7 +85,7 @@ def _is_there(queue: Any, path: str) -> bool:
     return last in {field.name for field, _ in queue.ListFields()}
 
 
-def _holds(value: Any, operator: str, word: str) -> bool:
+def _matches(value: Any, operator: str, word: str) -> bool:
     if isinstance(value, str):
         if operator == ":":
             return word.lower() in value.lower()

@@ -52,7 +52,7 @@ def record_of(
     )
 
 
-def shown(task: TaskRecord, view: int, message: Any = None) -> Any:
+def in_view(task: TaskRecord, view: int, message: Any = None) -> Any:
     """Return a task's message as a view shows it.
 
     Args:

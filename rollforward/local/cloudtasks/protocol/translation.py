@@ -19,7 +19,7 @@ def translated(source: Any, target_type: Any) -> Any:
 
 def copy_fields(source: Any, target: Any) -> None:
     """Copy the fields that both messages have."""
-    if _have_same_layout(source.DESCRIPTOR, target.DESCRIPTOR):
+    if _have_one_layout(source.DESCRIPTOR, target.DESCRIPTOR):
         target.MergeFromString(source.SerializeToString())
         return
     for field, value in source.ListFields():
@@ -43,14 +43,14 @@ def _copy_field(field: Any, value: Any, target: Any) -> None:
 
 
 @functools.cache
-def _have_same_layout(one: Any, other: Any) -> bool:
+def _have_one_layout(one: Any, other: Any) -> bool:
     """Return whether the bytes of one message mean the same as the other."""
     if one is other:
         return True
     if _layout(one) != _layout(other):
         return False
     return all(
-        _have_same_layout(field.message_type, other.fields_by_name[field.name].message_type)
+        _have_one_layout(field.message_type, other.fields_by_name[field.name].message_type)
         for field in one.fields
         if field.message_type is not None
     )

@@ -24,7 +24,7 @@ from rollforward.local.cloudtasks.protocol.leases import (
     tag_filter,
 )
 from rollforward.local.cloudtasks.protocol.messages import seconds_of
-from rollforward.local.cloudtasks.protocol.task_messages import shown
+from rollforward.local.cloudtasks.protocol.task_messages import in_view
 from rollforward.local.cloudtasks.server.methods import Method, Methods
 from rollforward.local.cloudtasks.store.records import TaskRecord
 
@@ -60,7 +60,7 @@ class _Queues:
         own = {"CreateQueue": self.create, "UpdateQueue": self.update, "GetQueue": self.get}
         table = {name: Method(call, _request(name), beta2.Queue) for name, call in own.items()}
         for name in ("PurgeQueue", "PauseQueue", "ResumeQueue"):
-            table[name] = Method(self._shown_after(v2[name].call), _request(name), beta2.Queue)
+            table[name] = Method(self._convert_after(v2[name].call), _request(name), beta2.Queue)
         table["ListQueues"] = Method(self.list, _request("ListQueues"), page)
         table["DeleteQueue"] = Method(
             v2["DeleteQueue"].call, _request("DeleteQueue"), empty_pb2.Empty
@@ -71,7 +71,7 @@ class _Queues:
         """Create a queue, a pull queue if its target says so."""
         is_pull = bool(beta2.is_pull_queue(request.queue))
         asked = beta2.queue_of_request(request.queue, is_pull)
-        return self._shown(self._engine.queues.create(request.parent, asked, is_pull=is_pull))
+        return self._convert(self._engine.queues.create(request.parent, asked, is_pull=is_pull))
 
     def update(self, request: Any) -> Any:
         """Change or create a queue, which stays of its kind."""
@@ -80,12 +80,12 @@ class _Queues:
         is_pull = queues.is_pull(queue.name) if wanted is None else wanted
         asked = beta2.queue_of_request(queue, is_pull)
         paths = beta2.queue_paths(request.update_mask.paths)
-        return self._shown(queues.update(asked, paths, is_pull=wanted))
+        return self._convert(queues.update(asked, paths, is_pull=wanted))
 
     def get(self, request: Any) -> Any:
         """Return a queue, with the fields that the read mask names."""
         mask = self._mask(request)
-        queue = self._shown(self._engine.queues.get(request.name))
+        queue = self._convert(self._engine.queues.get(request.name))
         mask.apply(queue)
         return queue
 
@@ -97,25 +97,25 @@ class _Queues:
             request.filter,
             request.page_size,
             request.page_token,
-            show=self._shown_state,
+            show=self._convert_state,
             queue_type=beta2.Queue,
         )
         for queue in queues:
             mask.apply(queue)
         return types.ListQueuesResponse.pb()(queues=queues, next_page_token=token)
 
-    def _shown(self, queue: Any) -> Any:
-        return beta2.shown_queue(queue, self._engine.queues.traits(queue.name))
+    def _convert(self, queue: Any) -> Any:
+        return beta2.convert_queue(queue, self._engine.queues.traits(queue.name))
 
     def _mask(self, request: Any) -> ReadMask:
         figures = self._engine.history.figures
         return ReadMask(request.read_mask.paths, beta2.Queue, figures)
 
-    def _shown_state(self, queue: QueueState) -> Any:
-        return self._shown(queue.message)
+    def _convert_state(self, queue: QueueState) -> Any:
+        return self._convert(queue.message)
 
-    def _shown_after(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda request: self._shown(call(request))
+    def _convert_after(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda request: self._convert(call(request))
 
 
 class _Tasks:
@@ -129,10 +129,10 @@ class _Tasks:
         page, buffer = types.ListTasksResponse.pb(), buffer_messages(beta2.Task)
 
         def buffered(request: Any) -> Any:
-            return buffer[1](task=beta2.shown_task(v2["BufferTask"].call(request).task))
+            return buffer[1](task=beta2.convert_task(v2["BufferTask"].call(request).task))
 
         def run(request: Any) -> Any:
-            return beta2.shown_task(v2["RunTask"].call(request))
+            return beta2.convert_task(v2["RunTask"].call(request))
 
         return {
             "CreateTask": Method(self.create, _request("CreateTask"), beta2.Task),
@@ -160,7 +160,7 @@ class _Tasks:
         if request.task.HasField("pull_message"):
             pull = checked_message(request.task.pull_message)
         created = self._engine.tasks.create(request.parent, asked, request.response_view, pull=pull)
-        return beta2.shown_task(created, pull)
+        return beta2.convert_task(created, pull)
 
     def get(self, request: Any) -> Any:
         """Return a task."""
@@ -204,7 +204,7 @@ class _Tasks:
 
 
 def _show(task: TaskRecord, view: int) -> Any:
-    return beta2.shown_task(shown(task, view), task.pull)
+    return beta2.convert_task(in_view(task, view), task.pull)
 
 
 def _schedule_time(request: Any) -> float:

@@ -23,7 +23,7 @@ from rollforward.local.cloudtasks.protocol.beta_queues import (
 from rollforward.local.cloudtasks.protocol.buffer_messages import buffer_messages
 from rollforward.local.cloudtasks.protocol.messages import Queue as Queue2
 from rollforward.local.cloudtasks.protocol.messages import Task as Task2
-from rollforward.local.cloudtasks.protocol.task_messages import shown
+from rollforward.local.cloudtasks.protocol.task_messages import in_view
 from rollforward.local.cloudtasks.protocol.translation import copy_fields, retype, translated
 from rollforward.local.cloudtasks.server.methods import Method, Methods
 from rollforward.local.cloudtasks.store.records import TaskRecord
@@ -54,10 +54,10 @@ def methods(engine: Engine, v2: Methods) -> Methods:
             table[name] = Method(beta.operations(method.call), method.request, method.response)
         elif name not in _KEPT:
             table[name] = beta.method(name, method)
-    table["CreateQueue"] = _calling(beta.create_queue, table["CreateQueue"])
-    table["UpdateQueue"] = _calling(beta.update_queue, table["UpdateQueue"])
-    table["GetTask"] = _calling(beta.get_task, table["GetTask"])
-    table["ListTasks"] = _calling(beta.list_tasks, table["ListTasks"])
+    table["CreateQueue"] = _wrap(beta.create_queue, table["CreateQueue"])
+    table["UpdateQueue"] = _wrap(beta.update_queue, table["UpdateQueue"])
+    table["GetTask"] = _wrap(beta.get_task, table["GetTask"])
+    table["ListTasks"] = _wrap(beta.list_tasks, table["ListTasks"])
     table["GetQueue"] = beta.masked("GetQueue", table)
     table["ListQueues"] = beta.masked("ListQueues", table)
     return table
@@ -74,7 +74,7 @@ class Beta3:
         request_type, response_type = _messages_of(name, v2)
 
         def call(request: Any) -> Any:
-            return self._answer(v2.call(_request(request, v2.request)), response_type)
+            return self._convert(v2.call(_request(request, v2.request)), response_type)
 
         return Method(call, request_type, response_type)
 
@@ -127,7 +127,7 @@ class Beta3:
         )
         return types.ListTasksResponse.pb()(tasks=tasks, next_page_token=token)
 
-    def _answer(self, answer: Any, response_type: Any) -> Any:
+    def _convert(self, answer: Any, response_type: Any) -> Any:
         """Return a response of v2 as one of v2beta3."""
         if response_type is Queue:
             return self._queue(answer)
@@ -151,14 +151,14 @@ class Beta3:
         return answer
 
 
-def _calling(call: Callable[[Any], Any], method: Method) -> Method:
+def _wrap(call: Callable[[Any], Any], method: Method) -> Method:
     """Return a method with the same messages and another call."""
     return Method(call, method.request, method.response)
 
 
 def _show_task(task: TaskRecord, view: int) -> Any:
     """Return a task's message, with its pull message if it has one."""
-    message = translated(shown(task, view), Task)
+    message = translated(in_view(task, view), Task)
     if task.pull is not None:
         message.pull_message.tag = task.pull.tag
         if view == messages.FULL:

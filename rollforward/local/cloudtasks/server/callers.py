@@ -22,7 +22,7 @@ class Callers:
 
     are_local: bool = True
 
-    def problem(self, headers: Mapping[str, str]) -> str:
+    def reason(self, headers: Mapping[str, str]) -> str:
         """Return why a request is refused, "" if it is not."""
         host = headers.get("Host", "")
         if not host:

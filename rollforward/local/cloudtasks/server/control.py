@@ -78,21 +78,21 @@ def _guarded(handler: Handler, callers: Callers) -> Handler:
 
     @functools.wraps(handler)
     async def guarded(request: web.Request) -> web.StreamResponse:
-        if problem := callers.problem(request.headers):
-            return _problem(403, problem)
+        if problem := callers.reason(request.headers):
+            return _error(403, problem)
         if request.method != "GET" and request.content_type != "application/json":
-            return _problem(403, "A request that changes something must be application/json.")
+            return _error(403, "A request that changes something must be application/json.")
         try:
             return await handler(request)
         except Refused as refused:
-            return _problem(_HTTP_OF_CODE.get(refused.code, 400), refused.message)
+            return _error(_HTTP_OF_CODE.get(refused.code, 400), refused.message)
         except ValueError as error:
-            return _problem(400, str(error))
+            return _error(400, str(error))
 
     return guarded
 
 
-def _problem(status: int, message: str) -> web.Response:
+def _error(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
 
 
@@ -124,7 +124,7 @@ def _text(fields: dict[str, Any], field: str) -> str:
     return value
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:  # The store counts in 64 bits.
         raise ValueError(f"{text:.20} is no whole number, or too large")
     return int(text)
@@ -180,13 +180,13 @@ class Control:
         state = query.get("state", "")
         if state and state not in views.STATES:
             raise ValueError(f"state must be one of {', '.join(views.STATES)}")
-        limit = min(_whole(query.get("limit", "50")), MAX_PAGE)
+        limit = min(_parse_integer(query.get("limit", "50")), MAX_PAGE)
         if limit < 1:
             raise ValueError("limit must be 1 or more")
         tasks = self._engine.history.newest(
             self._queue_name(query.get("queue", "")),
             state,
-            _whole(query.get("after") or "0"),
+            _parse_integer(query.get("after") or "0"),
             limit,
         )
         next_token = str(tasks[-1].sequence) if len(tasks) == limit else ""
@@ -240,7 +240,7 @@ class Control:
         """Take one fault rule out."""
         with self._engine.lock:
             was_there = self._engine.faults.remove(request.match_info["rule"])
-        return web.json_response({}) if was_there else _problem(404, "No such fault rule.")
+        return web.json_response({}) if was_there else _error(404, "No such fault rule.")
 
     # --- what happened ----------------------------------------------------
 

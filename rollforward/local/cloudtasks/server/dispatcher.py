@@ -77,7 +77,7 @@ class Dispatcher:
         self._is_held = True
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         """The number of attempts that have begun and not ended."""
         return len(self._deliveries)
 
@@ -104,9 +104,9 @@ class Dispatcher:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     def _was_reset(self) -> None:
-        self._loop.call_soon_threadsafe(self._drop_forgotten)
+        self._loop.call_soon_threadsafe(self._close_removed)
 
-    def _drop_forgotten(self) -> None:
+    def _close_removed(self) -> None:
         """Hang up on the attempts that a reset has forgotten."""
         for attempt_id, task in list(self._deliveries.items()):
             if not self._engine.attempts.is_running(attempt_id):
@@ -208,7 +208,7 @@ class Dispatcher:
             log.exception("Attempt %s of %s", attempt.number, attempt.task.name)
         else:
             if is_known:
-                _tell(attempt)
+                _log_end(attempt)
 
     async def _send_by_deadline(self, attempt: Attempt) -> Response:
         """Send; on the deadline drop the connection."""
@@ -224,11 +224,11 @@ class Dispatcher:
 
     async def _send(self, attempt: Attempt) -> Response:
         try:
-            return await self._ask(attempt, to_address(attempt.url), attempt.headers)
+            return await self._send_request(attempt, to_address(attempt.url), attempt.headers)
         except (OSError, ValueError) as error:
             return Response(error=f"UNAVAILABLE: {error or type(error).__name__}")
 
-    async def _ask(
+    async def _send_request(
         self,
         attempt: Attempt,
         url: URL,
@@ -236,13 +236,13 @@ class Dispatcher:
         redirects_left: int = _MAX_REDIRECTS,
     ) -> Response:
         """Make the request and return the response, of the redirected worker if there is one."""
-        response = await self._http.ask(attempt.method, url, headers, attempt.body)
+        response = await self._http.request(attempt.method, url, headers, attempt.body)
         target = _redirected(attempt, url, response)
         if target is None or not redirects_left:
             return Response(response.status, headers=response.headers, body=response.body)
         if target.origin() != url.origin():
             headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
-        return await self._ask(attempt, target, headers, redirects_left - 1)
+        return await self._send_request(attempt, target, headers, redirects_left - 1)
 
     async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Response:
         """Kill the worker while it handles the request; whatever it says is lost."""
@@ -256,7 +256,7 @@ class Dispatcher:
         return Response(error="UNAVAILABLE: the worker was killed (fault kill_worker).")
 
 
-def _tell(attempt: Attempt) -> None:
+def _log_end(attempt: Attempt) -> None:
     """Log how an attempt ended, for the console: the terminal has what the app itself says."""
     if not log.isEnabledFor(logging.INFO):
         return

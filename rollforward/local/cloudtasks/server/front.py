@@ -73,7 +73,7 @@ class Front:
     def serve(self, transport: asyncio.Transport, received: bytes) -> None:
         """Hand a connection to the server whose protocol it speaks."""
         transport.pause_reading()
-        serving = self._relay if received.startswith(_PREFACE) else self._hand_over
+        serving = self._relay if received.startswith(_PREFACE) else self._forward
         dial = asyncio.create_task(self._or_abort(serving(transport, received), transport))
         self._dials.add(dial)
         dial.add_done_callback(self._dials.discard)
@@ -86,7 +86,7 @@ class Front:
                 log.exception("A server did not start")
             transport.abort()
 
-    async def _hand_over(self, transport: asyncio.Transport, received: bytes) -> None:
+    async def _forward(self, transport: asyncio.Transport, received: bytes) -> None:
         """Give a connection to the HTTP server."""
         protocol = await self._http()
         self.connections.discard(transport)

@@ -74,7 +74,7 @@ class HttpClient:
         self.connections: set[_Connection] = set()
         self.idle: dict[tuple[str, int, bool], list[_Connection]] = defaultdict(list)
 
-    async def ask(
+    async def request(
         self, method: str, url: URL, headers: dict[str, str], body: bytes = b""
     ) -> HttpResponse:
         """Send a request and return the response, once it is whole.

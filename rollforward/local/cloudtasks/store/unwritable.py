@@ -8,7 +8,7 @@ import sqlite3
 _ADVICE = "Nothing accepted is lost: make room on the disk of the store, and the queue goes on"
 
 
-def shorten(record: logging.LogRecord) -> bool:
+def truncate(record: logging.LogRecord) -> bool:
     """Put a line in the place of SQLite's traceback, which says no more; a filter of a handler."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, sqlite3.OperationalError):

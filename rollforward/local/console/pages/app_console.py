@@ -25,10 +25,10 @@ def entity_url(pattern: str, run_id: str) -> str:
     return "/data/entity?" + urlencode({"path": path}) if kind else ""
 
 
-def run_place(path: Sequence[object]) -> str:
+def run_path(path: Sequence[object]) -> str:
     """Return the pattern and the id of the run of an entity, as its addresses end; "": no run.
 
-    >>> run_place(["FlowRun", "orders|7"]), run_place(["Book", 7])
+    >>> run_path(["FlowRun", "orders|7"]), run_path(["Book", 7])
     ('flows/orders%7C7', '')
     """
     kind, *rest = path
@@ -42,12 +42,12 @@ class AppConsole(Section):
     def table(self) -> list[Route]:
         """Return method, path and handler of each route."""
         return [
-            ("GET", "/dead", self.lead_there),
-            ("GET", "/outbox", self.lead_there),
-            ("GET", "/runs", self.lead_there),
-            ("GET", "/runs/{pattern}/{id}", self.lead_there),
+            ("GET", "/dead", self.redirect),
+            ("GET", "/outbox", self.redirect),
+            ("GET", "/runs", self.redirect),
+            ("GET", "/runs/{pattern}/{id}", self.redirect),
         ]
 
-    async def lead_there(self, request: web.Request) -> web.Response:
+    async def redirect(self, request: web.Request) -> web.Response:
         """Lead to the page of the same name in the app's console."""
         raise web.HTTPFound(f"{self.platform.app_url}{PREFIX}{request.raw_path}")

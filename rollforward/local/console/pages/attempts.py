@@ -40,7 +40,7 @@ class Attempts(Section):
             run_url=f"{self.platform.app_url}{PREFIX}/runs/{place}",
             axis=attempt_axis.attempt_axis(attempts, time.time()),
             times=run_times.run_times(tasks, attempts, self.engine.clock.now()),
-            words_of=lambda task: task_rows.words_of(task.path, b""),
+            summary_of=lambda task: task_rows.summary_of(task.path, b""),
             url_of=self._url_of,
             logs_url="/logs?" + urlencode({"q": run_id}),
             traces_url="/traces?" + urlencode({"run": run_id}),

@@ -31,7 +31,7 @@ class BulkActions(Section):
     async def confirm(self, request: web.Request) -> web.Response:
         """Say how many tasks it would be, and ask."""
         verb, chosen = request.match_info["verb"], filter_of(request, self.engine.clock.now())
-        tasks, is_cut = self._eligible(chosen, verb)
+        tasks, is_cut = self._allowed(chosen, verb)
         return self.page(
             request,
             "bulk.html",
@@ -59,7 +59,7 @@ class BulkActions(Section):
         if not sequence:
             raise web.HTTPBadRequest(text="The form names no tasks. Go back to the list.")
         verb = request.match_info["verb"]
-        tasks, _ = self._eligible(replace(chosen, before=sequence), verb)
+        tasks, _ = self._allowed(replace(chosen, before=sequence), verb)
         verbs: dict[str, Callable[[str], Any]] = {
             "run": self.engine.tasks.run,
             "retry": self.engine.tasks.retry,
@@ -68,16 +68,16 @@ class BulkActions(Section):
         done = self.engine.tasks.act_on_many(verbs[verb], [task.name for task in tasks])
         raise await back(request, "/tasks", f"all-{verb}", count=done)
 
-    def _eligible(self, chosen: TaskFilter, verb: str) -> tuple[list[TaskRecord], bool]:
+    def _allowed(self, chosen: TaskFilter, verb: str) -> tuple[list[TaskRecord], bool]:
         """Return the tasks that can be acted upon, and whether older ones were not looked at."""
         if verb != "retry" and not chosen.state:
             # Tasks that have ended would fill the list, however many newer ones there are.
             chosen = replace(chosen, state=LIVE)
         search = work.find_tasks(self.engine, chosen, MAX_TASKS)
-        return [task for task in search.tasks if _may(task, verb)], search.searched_to > 0
+        return [task for task in search.tasks if _is_allowed(task, verb)], search.searched_to > 0
 
 
-def _may(task: TaskRecord, verb: str) -> bool:
+def _is_allowed(task: TaskRecord, verb: str) -> bool:
     """Return whether a task can be acted upon: one that runs is not retried, and so on."""
     if verb == "retry":
         return task.state != DELETED and not task.running

@@ -8,14 +8,14 @@ from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError, InvalidArgument
 
 from rollforward.local.console.frame import Route, Section, back
-from rollforward.local.console.pages.app_console import run_place
+from rollforward.local.console.pages.app_console import run_path
 from rollforward.local.console.reading.entities import (
     BadKeyError,
     BadValueError,
+    EntityView,
     Kind,
     Page,
     Query,
-    Shown,
     path_of,
 )
 from rollforward.local.console.reading.entity_changes import (
@@ -170,13 +170,13 @@ class Data(Section):
             headers={"Content-Disposition": 'attachment; filename="entities.jsonl"'},
         )
 
-    def _entity_page(self, request: web.Request, shown: Shown, namespace: str) -> web.Response:
+    def _entity_page(self, request: web.Request, shown: EntityView, namespace: str) -> web.Response:
         path_text = request.query.get("path", "")
         return self.page(
             request,
             "entity.html",
             # The app's runs are in the default namespace.
-            run_place="" if namespace else run_place(path_of(path_text)),
+            run_path="" if namespace else run_path(path_of(path_text)),
             shown=shown,
             namespace=namespace,
             path_text=path_text,

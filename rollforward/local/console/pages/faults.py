@@ -12,7 +12,7 @@ from rollforward.local.console.frame import Route, Section, back
 from rollforward.local.console.reading import work
 from rollforward.local.errors import PlatformError
 from rollforward.local.services.mail import MailFaults
-from rollforward.look.lists import whole_number
+from rollforward.look.lists import parse_integer
 
 MAX_PATH_CHARS = 500
 MAX_HITS = 10**9
@@ -161,7 +161,7 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
             raise ValueError(f"Seconds: only for {names}.")
         rule["param"] = _decimal(fields["param"], "Seconds", limit=86400)
     if count := fields.get("max_count"):
-        if (number := whole_number(count, MAX_HITS)) is None:
+        if (number := parse_integer(count, MAX_HITS)) is None:
             raise ValueError(f"Maximum hits: a whole number from 1 to {MAX_HITS:,}, not “{count}”.")
         rule["max_count"] = number
     return rule

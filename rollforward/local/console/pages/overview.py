@@ -11,7 +11,7 @@ from rollforward.local.console.reading import work
 from rollforward.local.console.reading.outbox import Waiting
 from rollforward.look import words
 from rollforward.look.attention import Attention
-from rollforward.look.words import counted
+from rollforward.look.words import pluralize
 
 _AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}
 
@@ -60,11 +60,11 @@ class Overview(Section):
         ]
         warnings += work.attention(self.engine, rows)
         if dead:
-            text = f"{counted(dead, 'dead task')} to replay or delete"
+            text = f"{pluralize(dead, 'dead task')} to replay or delete"
             warnings.append(Attention("✕", "failed", text, "/dead"))
         if late:
             since = words.age(time.time() - late[0].created)
-            text = f"{counted(len(late), 'row')} in the outbox, the oldest for {since}"
+            text = f"{pluralize(len(late), 'row')} in the outbox, the oldest for {since}"
             warnings.append(Attention("◷", "retrying", text, "/outbox"))
         for job in self.platform.cron.jobs.values():
             if job.last_run is not None and not job.last_run.ok:

@@ -71,13 +71,13 @@ class Tasks(Section):
             request,
             "task.html",
             task=shown,
-            words=task_rows.words_of(shown["path"], body),
+            words=task_rows.summary_of(shown["path"], body),
             trace_id=self._trace_id(shown["request"]["headers"]),
             overdue_s=task_rows.overdue_s(shown, self.engine.clock.now()),
             held_back=self._held_back(shown["queue"]),
             body=words.body(body),
             curl=task_rows.as_curl(self.engine.attempts.request_of(name)),
-            attempts=_told(shown["attempts"]),
+            attempts=_newest_first(shown["attempts"]),
             is_live=shown["ended_at"] is None,
         )
 
@@ -147,7 +147,7 @@ def parse_time(text: str) -> float:
     return float(text or 0)
 
 
-def _told(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _newest_first(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return attempts, the latest first: each with its place, its body, and whose copy it is."""
     number = 0
     for attempt in attempts:

@@ -51,7 +51,7 @@ def attempt_axis(attempts: Sequence[Any], now_s: float) -> AttemptAxis | None:
     if not attempts:
         return None
     begins = min(row["started_at"] for row in attempts)
-    ends = max(row["started_at"] + _took_ms(row, now_s) / 1000 for row in attempts)
+    ends = max(row["started_at"] + _duration_ms(row, now_s) / 1000 for row in attempts)
     seconds = max(ends - begins, 0.001)
     shown = [*attempts[-MAX_BARS:]]
     bars, lanes = _bars(shown, begins, seconds, now_s)
@@ -75,7 +75,7 @@ def _bars(
     free_at: list[float] = []
     bars: list[Bar] = []
     for row in sorted(attempts, key=lambda row: row["started_at"]):
-        start, took_ms = row["started_at"], _took_ms(row, now_s)
+        start, took_ms = row["started_at"], _duration_ms(row, now_s)
         lane = next((i for i, free in enumerate(free_at) if free <= start), len(free_at))
         if lane == len(free_at) and lane < MAX_LANES:
             free_at.append(0.0)
@@ -98,7 +98,7 @@ def _bars(
     return bars, len(free_at)
 
 
-def _took_ms(row: Any, now_s: float) -> float:
+def _duration_ms(row: Any, now_s: float) -> float:
     if row["duration_ms"] is not None:
         return float(row["duration_ms"])
     return max(0.0, now_s - row["started_at"]) * 1000

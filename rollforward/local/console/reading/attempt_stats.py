@@ -17,7 +17,7 @@ _LINES = 4
 
 
 @dataclass(frozen=True)
-class Figures:
+class AttemptStats:
     """The attempts of a task, of a queue, or of a stretch of time.
 
     Attributes:
@@ -31,7 +31,7 @@ class Figures:
     durations_ms: Sequence[float]
 
     @classmethod
-    def of(cls, rows: Sequence[Any]) -> "Figures":
+    def of(cls, rows: Sequence[Any]) -> "AttemptStats":
         """Return the figures of rows that the emulator keeps of attempts."""
         outcomes = [outcome_of(row) for row in rows]
         ended = sorted(row["duration_ms"] for row in rows if row["duration_ms"] is not None)
@@ -45,9 +45,9 @@ class Figures:
     def percentile_ms(self, percent: int) -> float | None:
         """Return a percentile of the durations, by nearest rank.
 
-        >>> Figures(4, 0, 0, [1.0, 2.0, 3.0, 40.0]).percentile_ms(50)
+        >>> AttemptStats(4, 0, 0, [1.0, 2.0, 3.0, 40.0]).percentile_ms(50)
         2.0
-        >>> Figures(0, 0, 0, []).percentile_ms(95) is None
+        >>> AttemptStats(0, 0, 0, []).percentile_ms(95) is None
         True
         """
         if not self.durations_ms:
@@ -61,7 +61,7 @@ class Bucket:
     """A stretch of time and its attempts."""
 
     begins: float
-    figures: Figures
+    figures: AttemptStats
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ def own(rows: Iterable[Any]) -> list[Any]:
     return [row for row in rows if row["kind"] not in _COPIES]
 
 
-def grouped(rows: Iterable[Any], key: Callable[[Any], str]) -> dict[str, Figures]:
+def grouped(rows: Iterable[Any], key: Callable[[Any], str]) -> dict[str, AttemptStats]:
     """Return the figures of attempts by a key."""
     groups: defaultdict[str, list[Any]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
-    return {name: Figures.of(members) for name, members in groups.items()}
+    return {name: AttemptStats.of(members) for name, members in groups.items()}
 
 
 def chart_of(rows: Sequence[Any], since: float, until: float) -> Chart:
@@ -118,7 +118,7 @@ def chart_of(rows: Sequence[Any], since: float, until: float) -> Chart:
         place = int((row["started_at"] - since) / span_s * BUCKETS)
         members[min(max(place, 0), BUCKETS - 1)].append(row)
     buckets = [
-        Bucket(since + span_s * place / BUCKETS, Figures.of(bucket))
+        Bucket(since + span_s * place / BUCKETS, AttemptStats.of(bucket))
         for place, bucket in enumerate(members)
     ]
     top_ms = _rounded_up(max((b.figures.percentile_ms(95) or 0.0 for b in buckets), default=0.0))

@@ -81,7 +81,7 @@ class Property:
 
 
 @dataclass(frozen=True)
-class Shown:
+class EntityView:
     """One entity as it is shown."""
 
     key: str
@@ -96,14 +96,14 @@ class Shown:
     def summary(self) -> str:
         """Its first properties in one line."""
         shown = [p for p in self.properties if p.text][:_SHOWN_PROPERTIES]
-        return " · ".join(f"{p.name} {_cut(p.text)}" for p in shown)
+        return " · ".join(f"{p.name} {_truncate(p.text)}" for p in shown)
 
 
 @dataclass(frozen=True)
 class Page:
     """Entities of a kind, by key, and where the next page begins ("": nowhere)."""
 
-    rows: list[Shown]
+    rows: list[EntityView]
     next_cursor: str
 
 
@@ -149,13 +149,13 @@ class Entities:
             return [Kind(name, is_declared=stored is None) for name in shown]
         client = self._reader.client(address)
 
-        def counted(name: str) -> int:
+        def count_of(name: str) -> int:
             counting = client.query(kind=name, namespace=namespace or None)
             counting.keys_only()
             return sum(1 for _ in counting.fetch(limit=MAX_COUNTED + 1, **SCAN_OPTIONS))
 
         with ThreadPoolExecutor(COUNTED_AT_ONCE, "count") as pool:
-            pairs = [*zip(shown, pool.map(counted, shown), strict=True)]
+            pairs = [*zip(shown, pool.map(count_of, shown), strict=True)]
         return [Kind(name, count) for name, count in pairs if stored is not None or count]
 
     def _listed(self, address: str, kind: str, namespace: str = "") -> list[str] | None:
@@ -196,11 +196,11 @@ class Entities:
         rows = query.fetch(limit=PAGE_ENTITIES, start_cursor=_cursor(asked.cursor), **SCAN_OPTIONS)
         keys = [row.key for row in next(rows.pages, [])]
         entities = {each.key: each for each in client.get_multi(keys, **CALL_OPTIONS)}
-        shown = [shown_of(entities[key]) for key in keys if key in entities]
+        shown = [view_of(entities[key]) for key in keys if key in entities]
         token = rows.next_page_token if len(keys) == PAGE_ENTITIES else None
         return Page(shown, token.decode() if isinstance(token, bytes) else token or "")
 
-    def one(self, address: str, path: list[str | int], namespace: str = "") -> Shown | None:
+    def one(self, address: str, path: list[str | int], namespace: str = "") -> EntityView | None:
         """Return one entity, None if there is none.
 
         Raises:
@@ -212,7 +212,7 @@ class Entities:
         except (ValueError, TypeError) as error:
             raise BadKeyError(str(error)) from None
         entity = client.get(key, **CALL_OPTIONS)
-        return None if entity is None else shown_of(entity)
+        return None if entity is None else view_of(entity)
 
 
 def path_of(text: str) -> list[str | int]:
@@ -273,12 +273,12 @@ def url_of(key: Any) -> str:
     return "/data/entity?" + urlencode({name: value for name, value in query.items() if value})
 
 
-def shown_of(entity: Any) -> Shown:
+def view_of(entity: Any) -> EntityView:
     """Return an entity as it is shown."""
     parent = entity.key.parent
     properties = [_property(entity, name) for name in sorted(entity)]
     plain = {name: _plain(value) for name, value in sorted(entity.items())}
-    return Shown(
+    return EntityView(
         key=key_text(entity.key),
         url=url_of(entity.key),
         kind=entity.key.kind,
@@ -371,5 +371,5 @@ def _line(text: str) -> str:
     return " ".join(text[:1000].split())
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"

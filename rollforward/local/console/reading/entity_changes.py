@@ -16,7 +16,7 @@ from rollforward.local.console.reading.datastore_reader import (
     SCAN_OPTIONS,
     DatastoreReader,
 )
-from rollforward.local.console.reading.entities import BadKeyError, Query, Shown, shown_of
+from rollforward.local.console.reading.entities import BadKeyError, EntityView, Query, view_of
 from rollforward.look import words
 
 MAX_EXPORTED = 1_000
@@ -37,12 +37,12 @@ class BadPropertyError(ValueError):
     """This property cannot have this value; the text begins with the name of the field."""
 
 
-def editable(shown: Shown) -> list[str]:
+def editable(shown: EntityView) -> list[str]:
     """Return the names of the properties that a form can change."""
     return [each.name for each in shown.properties if each.type in _TYPES]
 
 
-def state_of(shown: Shown) -> str:
+def state_of(shown: EntityView) -> str:
     """Return a digest of an entity as it is shown."""
     return hashlib.sha256(shown.json.encode(errors="replace")).hexdigest()
 
@@ -69,7 +69,7 @@ class EntityChanges:
             entity = client.get(client.key(*path, namespace=namespace or None), **CALL_OPTIONS)
             if entity is None:
                 raise BadKeyError("This entity was deleted.")
-            shown = shown_of(entity)
+            shown = view_of(entity)
             if state_of(shown) != state:
                 raise ChangedMeanwhileError
             entity[name] = _value(shown, name, text)
@@ -84,11 +84,11 @@ class EntityChanges:
 
 
 def _line(entity: datastore.Entity) -> str:
-    key = {"key": [*entity.key.flat_path], "properties": json.loads(shown_of(entity).json)}
+    key = {"key": [*entity.key.flat_path], "properties": json.loads(view_of(entity).json)}
     return json.dumps(key, ensure_ascii=False)
 
 
-def _value(shown: Shown, name: str, text: str) -> Any:
+def _value(shown: EntityView, name: str, text: str) -> Any:
     """Return the value that was typed for a property.
 
     Raises:

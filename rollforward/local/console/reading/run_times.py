@@ -19,7 +19,7 @@ _COLOURS = {"done": "done", "failed": "failed", "deferred": "retrying", "running
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """A part of a task's time: in its queue, running, or between two attempts."""
 
     kind: str  # queue, running, waiting
@@ -94,7 +94,7 @@ def run_times(
     rows: dict[int, list[Any]] = {task.sequence: [] for task in tasks}
     for row in own(attempts):
         rows[row["sequence"]].append(row)
-    stretches = {task.sequence: _stretches(task, rows[task.sequence], now_s) for task in tasks}
+    stretches = {task.sequence: _segments(task, rows[task.sequence], now_s) for task in tasks}
     begins = min(task.created_at for task in tasks)
     ends = max(parts[-1].ends for parts in stretches.values())
     spent_s = dict.fromkeys(("queue", "running", "waiting"), 0.0)
@@ -118,23 +118,23 @@ def run_times(
     )
 
 
-def _stretches(task: TaskRecord, rows: Sequence[Any], now_s: float) -> list[Stretch]:
+def _segments(task: TaskRecord, rows: Sequence[Any], now_s: float) -> list[Segment]:
     """Return the parts of a task's time without a gap, from its creation to its end or to now."""
     stretches, at = [], task.created_at
     for number, row in enumerate(rows):
         begins = max(at, row["started_at"])
-        stretches.append(Stretch("waiting" if number else "queue", at, begins))
+        stretches.append(Segment("waiting" if number else "queue", at, begins))
         is_running = row["duration_ms"] is None
         at = max(begins, now_s if is_running else begins + row["duration_ms"] / 1000)
-        stretches.append(Stretch("running", begins, at, outcome_of(row)))
+        stretches.append(Segment("running", begins, at, outcome_of(row)))
     ends = now_s if task.ended_at is None else task.ended_at
     if ends > at or not stretches:
-        stretches.append(Stretch("waiting" if rows else "queue", at, max(at, ends)))
+        stretches.append(Segment("waiting" if rows else "queue", at, max(at, ends)))
     return stretches
 
 
 def _lane(
-    task: TaskRecord, stretches: Sequence[Stretch], begins: float, seconds: float
+    task: TaskRecord, stretches: Sequence[Segment], begins: float, seconds: float
 ) -> TaskLane:
     rects = []
     for part in stretches:

@@ -46,7 +46,7 @@ class RunLink:
 
 
 @dataclass(frozen=True)
-class TaskWords:
+class TaskSummary:
     """A task in few words.
 
     Attributes:
@@ -62,23 +62,23 @@ class TaskWords:
     run: RunLink | None
 
 
-def words_of(path: str, body: bytes) -> TaskWords:
+def summary_of(path: str, body: bytes) -> TaskSummary:
     """Return a task in few words.
 
-    >>> words_of("/tasks/continuations/mail", b'{"run_id": "r7", "chain": 2, "after": ""}')
+    >>> summary_of("/tasks/continuations/mail", b'{"run_id": "r7", "chain": 2, "after": ""}')
     ... # doctest: +NORMALIZE_WHITESPACE
-    TaskWords(group='continuations/', name='mail', arguments='chain 2',
+    TaskSummary(group='continuations/', name='mail', arguments='chain 2',
               run=RunLink(pattern='continuations', id='r7'))
-    >>> words_of("/tasks/lanes/by-user", b'{"lane_id": "by-user|ada"}').run
+    >>> summary_of("/tasks/lanes/by-user", b'{"lane_id": "by-user|ada"}').run
     RunLink(pattern='lanes', id='by-user|ada')
-    >>> words_of("/", b"\\xff")
-    TaskWords(group='', name='/', arguments='1 B of binary data', run=None)
+    >>> summary_of("/", b"\\xff")
+    TaskSummary(group='', name='/', arguments='1 B of binary data', run=None)
     """
     plain = path.partition("?")[0].removeprefix(_PREFIX)
     group, slash, name = plain.rstrip("/").rpartition("/")
     fields = _fields(body)
     run = _run(group.partition("/")[0], fields)
-    return TaskWords(
+    return TaskSummary(
         group=group + slash if name else "",
         name=name or path,
         arguments=_arguments(body, fields, without=_id_field(group) if run else ""),
@@ -90,7 +90,7 @@ def row_of(engine: Engine, task: TaskRecord) -> dict[str, Any]:
     """Return a task as the list shows it; adds `words`, `duration_ms`, `failure`, `overdue_s`."""
     shown = views.task_json(engine, task)
     return shown | {
-        "words": words_of(task.path, views.body_of(task)),
+        "words": summary_of(task.path, views.body_of(task)),
         "duration_ms": engine.history.last_duration_ms(task),
         "failure": failure_of(engine.history.last_fault(task), shown["last_error"]),
         "overdue_s": overdue_s(shown, engine.clock.now()),
@@ -171,12 +171,12 @@ def _id_field(group: str) -> str:
 def _arguments(body: bytes, fields: dict[str, Any] | None, *, without: str) -> str:
     if fields is not None:
         shown = [f"{name} {_value(value)}" for name, value in fields.items() if name != without]
-        return _cut(" · ".join(argument for argument in shown if not argument.endswith(" ")))
+        return _truncate(" · ".join(argument for argument in shown if not argument.endswith(" ")))
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return f"{len(body)} B of binary data"
-    return _cut(" ".join(text.split()))
+    return _truncate(" ".join(text.split()))
 
 
 def _value(value: Any) -> str:
@@ -184,5 +184,5 @@ def _value(value: Any) -> str:
     return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 1] + "…"
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MAX_ARGUMENTS_CHARS else text[: MAX_ARGUMENTS_CHARS - 1] + "…"

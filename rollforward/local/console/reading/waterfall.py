@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from rollforward.local.console.reading.task_rows import RunLink, words_of
+from rollforward.local.console.reading.task_rows import RunLink, summary_of
 from rollforward.local.traces.spans import Span, SpanId
 from rollforward.local.traces.store import Trace, TraceStore
 
@@ -52,7 +52,7 @@ class Row:
     @property
     def run(self) -> RunLink | None:
         """The run that the span works for; None: none, or of an unknown pattern."""
-        pattern = words_of(self.span.name.removeprefix("process "), b"").group.partition("/")[0]
+        pattern = summary_of(self.span.name.removeprefix("process "), b"").group.partition("/")[0]
         return RunLink(pattern, self.span.run) if pattern and self.span.run else None
 
 
@@ -204,11 +204,11 @@ class _Drawing:
             if self.is_whole or len(alike) <= MAX_ALIKE:
                 groups += [[span] for span in alike]
                 continue
-            shown, rest = self._shown(alike)
+            shown, rest = self._split(alike)
             groups += [*([span] for span in shown), rest] if rest else [[span] for span in shown]
         return sorted(groups, key=lambda group: group[0].started_ns)
 
-    def _shown(self, alike: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+    def _split(self, alike: Sequence[Span]) -> tuple[list[Span], list[Span]]:
         """Return the spans alike that have a line each, and the others.
 
         The first ones have, those that failed, and those with work below that no other has: the

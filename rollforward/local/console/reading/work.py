@@ -11,7 +11,7 @@ from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import TaskRecord
 from rollforward.look import lists
 from rollforward.look.attention import Attention
-from rollforward.look.words import age, counted
+from rollforward.look.words import age, pluralize
 
 PAGE_TASKS = 50
 MAX_SEARCHED = 5000
@@ -103,7 +103,7 @@ def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> F
     if chosen.text:
         return _search(engine, queue_name, chosen, limit)
     tasks = engine.history.newest(queue_name, chosen.state, chosen.before, limit + 1)
-    return _first(_young(tasks, chosen), limit)
+    return _first(_recent(tasks, chosen), limit)
 
 
 def sorted_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> Found:
@@ -127,7 +127,7 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
             warnings.append(Attention("◷", "failed", f"{name} runs {late} behind", link))
         if row["counts"]["failed"]:
             count = row["counts"]["failed"]
-            text = f"{name}: {counted(count, 'task')} out of retries"
+            text = f"{name}: {pluralize(count, 'task')} out of retries"
             warnings.append(Attention("✕", "failed", text, f"{link}&state=failed"))
         if row["speed_factor"] < 1:
             text = f"{name} is slowed down by 429 or 5xx answers"
@@ -136,7 +136,7 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
     retrying = engine.history.newest("", "retrying", 0, 1000)
     stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
     if stubborn:
-        text = f"{counted(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
+        text = f"{pluralize(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
         warnings.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
     return warnings
 
@@ -156,7 +156,7 @@ def _slow(engine: Engine) -> list[Attention]:
     unanswered = sum(row["status"] is None for row in ended)
     link = "/latency?range=5m"
     if unanswered:
-        text = f"{counted(unanswered, 'attempt')} without a response in the last 5 minutes"
+        text = f"{pluralize(unanswered, 'attempt')} without a response in the last 5 minutes"
         warnings.append(Attention("✕", "failed", text, f"{link}&sort=errors"))
     longest_s = max((row["duration_ms"] for row in ended), default=0.0) / 1000
     if longest_s > _SLOW_S:
@@ -204,15 +204,15 @@ def _search(engine: Engine, queue_name: str, chosen: TaskFilter, limit: int) -> 
     matches: list[TaskRecord] = []
     for _ in range(MAX_SEARCHED // _SCAN_PAGE):
         tasks = engine.history.newest(queue_name, chosen.state, below, _SCAN_PAGE)
-        young = _young(tasks, chosen)
-        matches += [task for task in young if _holds(engine, task, sought)]
+        young = _recent(tasks, chosen)
+        matches += [task for task in young if _matches(engine, task, sought)]
         if len(matches) > limit or len(young) < _SCAN_PAGE:
             return _first(matches, limit)
         below = tasks[-1].sequence
     return Found(matches, below)
 
 
-def _young(tasks: list[TaskRecord], chosen: TaskFilter) -> list[TaskRecord]:
+def _recent(tasks: list[TaskRecord], chosen: TaskFilter) -> list[TaskRecord]:
     """Return the tasks that are young enough: older ones are behind them."""
     return [task for task in tasks if task.created_at >= chosen.since]
 
@@ -222,6 +222,6 @@ def _first(tasks: list[TaskRecord], limit: int) -> Found:
     return Found(tasks[:limit], tasks[limit - 1].sequence if is_cut else 0)
 
 
-def _holds(engine: Engine, task: TaskRecord, sought: str) -> bool:
+def _matches(engine: Engine, task: TaskRecord, sought: str) -> bool:
     readable = f"{task.name} {task.path} {engine.history.last_error(task)}".lower()
     return sought in readable or sought in task.spec.decode("utf-8", "ignore").lower()

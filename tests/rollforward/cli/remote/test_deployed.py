@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rollforward.cli.errors import AbsentError, NotAllowedError, WrongUsageError
+from rollforward.cli.errors import NotAllowedError, NotFoundError, WrongUsageError
 from tests.rollforward.cli.remote.conftest import OPERATOR, READER, Shop
 from tests.rollforward.tasks.reminders import one_emulator
 
@@ -146,7 +146,7 @@ def test_tasks_and_queues_are_those_of_cloud_tasks(shop: Shop) -> None:
     ],
 )
 def test_what_is_not_there_ends_with_5(shop: Shop, arguments: list[str]) -> None:
-    assert "There is no such" in shop.run(*arguments, code=AbsentError.exit_code)
+    assert "There is no such" in shop.run(*arguments, code=NotFoundError.exit_code)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_an_unknown_name_is_not_said_to_be_an_absent_console(
     shop: Shop, arguments: list[str], text: str
 ) -> None:
     """It sent operators to their access hook, which had let them in."""
-    assert text in shop.run(*arguments, code=AbsentError.exit_code)
+    assert text in shop.run(*arguments, code=NotFoundError.exit_code)
 
 
 def test_an_app_whose_console_lacks_a_route_has_no_api_for_the_command(shop: Shop) -> None:
     """As one of another version of the library."""
-    error = shop.run("dead", "--prefix", "/rollforward/api/v1", code=AbsentError.exit_code)
+    error = shop.run("dead", "--prefix", "/rollforward/api/v1", code=NotFoundError.exit_code)
 
     assert "mounts no console at /rollforward/api/v1" in error
 
@@ -184,14 +184,14 @@ def test_a_stranger_meets_no_console(shop: Shop) -> None:
     """Which an app does not tell from one that has none."""
     shop.token = "stranger"
 
-    error = shop.run("dead", code=AbsentError.exit_code)
+    error = shop.run("dead", code=NotFoundError.exit_code)
 
     assert "mounts no console at /rollforward" in error
     assert "rf.Console(access=...)" in error
 
 
 def test_another_prefix_is_another_console(shop: Shop) -> None:
-    error = shop.run("dead", "--prefix", "/admin", code=AbsentError.exit_code)
+    error = shop.run("dead", "--prefix", "/admin", code=NotFoundError.exit_code)
 
     assert "mounts no console at /admin" in error
 

@@ -255,8 +255,8 @@ def test_a_step_pauses_as_it_says_until_its_time_is_up(
         run_id="probe|f1",
         is_undoing=False,
         now_s=NOON.timestamp,
-        continue_or_wait=lambda decide: decide(row),
-        change=lambda decide, rows: decide(row),
+        continue_or_wait=lambda transition: transition(row),
+        change=lambda transition, rows: transition(row),
     )
     calls._failed(attempt, call, StepRecord("outside", began=1.0, is_called=True), error)
 
@@ -336,7 +336,7 @@ def test_a_beat_waits_for_no_write_of_its_delivery(is_free: bool) -> None:
     delivered._lock = SimpleNamespace(acquire=acquire, release=lambda: None)
     delivered.is_leased = True
     delivered.clients = SimpleNamespace(context=contextlib.nullcontext)
-    delivered.change = lambda decide, *, is_alone: written.append(is_alone)
+    delivered.change = lambda transition, *, is_alone: written.append(is_alone)
     delivered.beat()
 
     assert written == ([True] if is_free else [])

@@ -47,9 +47,9 @@ def take(world: World, lane: Gathered[Note]) -> tuple[claims.Holder, claiming.Cl
     return claims.Holder(world.clients, lane, lane_id, claimed.claim, claimed.asked_s), claimed
 
 
-def bury(world: World, holder: claims.Holder) -> None:
-    write = partial(claiming.put_buried, world.clients, sync)
-    states.bury(world.clients, holder.lane_id, [holder.claim], write)
+def remove_claims(world: World, holder: claims.Holder) -> None:
+    write = partial(claiming.put_without_claim, world.clients, sync)
+    states.remove_claims(world.clients, holder.lane_id, [holder.claim], write)
 
 
 def first_of(act: Callable[[], None]) -> Callable[[MailRun], None]:
@@ -164,7 +164,7 @@ def test_a_run_that_has_lost_its_claim_ends_no_window(world: World, *, is_done: 
     sync.call(world.clients, "ada", Note("0"))
     drop_hints(world)
     late, claimed = take(world, sync)
-    bury(world, late)
+    remove_claims(world, late)
     end = None if is_done else Later(0, "its service is away")
 
     def come_late() -> None:
@@ -185,7 +185,7 @@ def test_a_run_that_has_beaten_since_it_was_watched_keeps_its_window(world: Worl
     drop_hints(world)
     holder, _ = take(world, sync)
     holder._confirm()
-    bury(world, holder)
+    remove_claims(world, holder)
     holder._confirm()
     assert not holder.is_lost
 
@@ -197,7 +197,7 @@ def test_a_window_that_has_changed_is_not_forgotten(
     sync.call(world.clients, "ada", Note("0"))
     drop_hints(world)
     holder, _ = take(world, sync)
-    bury(world, holder)
+    remove_claims(world, holder)
     ndb.delete_multi(LaneTask.query().fetch(keys_only=True))
     sound, holders = claiming.next_run, []
 
@@ -250,12 +250,12 @@ def _compares_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _buries_what_has_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = states.bury_claim
+    sound = states.remove_claim
 
-    def bury_claim(lane_id: str, dead: Any, write: Any) -> bool:
+    def remove_claim(lane_id: str, dead: Any, write: Any) -> bool:
         return sound(lane_id, state_key(lane_id).get().claim_of(dead.owner), write)
 
-    monkeypatch.setattr(states, "bury_claim", bury_claim)
+    monkeypatch.setattr(states, "remove_claim", remove_claim)
 
 
 def _forgets_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,10 +189,12 @@ def test_a_task_ends_once_while_its_claim_is_taken_away(text: str) -> None:
 def _leaves_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim is taken away, and the task that may be at work is not written."""
 
-    def put_buried(clients: Any, lane: Any, state: LaneState, claim: Any, *, counts: bool) -> None:
+    def put_without_claim(
+        clients: Any, lane: Any, state: LaneState, claim: Any, *, counts: bool
+    ) -> None:
         claims.put_state(clients, state)
 
-    monkeypatch.setattr(claims, "put_buried", put_buried)
+    monkeypatch.setattr(claims, "put_without_claim", put_without_claim)
 
 
 def _reads_the_state_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ def take(world: World, lane: Lane) -> tuple[claims.Holder, claims.Claimed]:
     return claims.Holder(world.clients, lane, lane_id, claimed.claim, claimed.asked_s), claimed
 
 
-def bury(world: World, holder: claims.Holder) -> None:
-    write = partial(claims.put_buried, world.clients, holder.lane)
-    states.bury(world.clients, holder.lane_id, [holder.claim], write)
+def remove_claims(world: World, holder: claims.Holder) -> None:
+    write = partial(claims.put_without_claim, world.clients, holder.lane)
+    states.remove_claims(world.clients, holder.lane_id, [holder.claim], write)
 
 
 def once(act: Callable[[], None]) -> Callable[[str], None]:
@@ -221,7 +221,7 @@ def test_a_claim_that_has_beaten_since_it_was_watched_is_not_taken(world: World)
     drop_hints(world)
     holder, _ = take(world, SHARED)
     holder._confirm()
-    bury(world, holder)
+    remove_claims(world, holder)
     holder._confirm()
     assert not holder.is_lost
 
@@ -231,7 +231,7 @@ def test_a_delivery_that_has_lost_its_claim_gives_back_no_other_one(world: World
     send(world.clients, SHARED, "ada", 0, 1)
     drop_hints(world)
     late, _ = take(world, SHARED)
-    bury(world, late)
+    remove_claims(world, late)
 
     def come_late() -> None:
         with world.clients.context():
@@ -249,7 +249,7 @@ def test_a_delivery_that_has_lost_its_claim_ends_no_task(world: World, end: str)
     send(world.clients, SHARED, "ada", 0)
     drop_hints(world)
     late, claimed = take(world, SHARED)
-    bury(world, late)
+    remove_claims(world, late)
 
     def come_late() -> None:
         if end == "later":
@@ -286,7 +286,7 @@ def test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was(
 
     def take_away() -> None:
         with world.clients.context():
-            bury(world, late)
+            remove_claims(world, late)
 
     monkeypatch.setattr(ends, "_owned", mine)
     if end == "later":
@@ -361,7 +361,7 @@ def test_a_death_counts_for_the_one_task_that_is_left(world: World) -> None:
     drop_hints(world)
     holder, claimed = take(world, SHARED)
     ends.finish(holder, claimed.tasks[0])
-    bury(world, holder)
+    remove_claims(world, holder)
     assert claimed.tasks[1].key.get().failures == 1
 
 

@@ -149,7 +149,7 @@ def test_a_death_counts_for_the_one_task_that_it_is_known_to_be_over(
     for task_id in there:
         put_task(task_id)
     machine: Any = Machine()
-    claims.put_buried(machine, lane_of(), stored, MINE, counts=counts)
+    claims.put_without_claim(machine, lane_of(), stored, MINE, counts=counts)
 
     after = state()
     assert after is not None
@@ -381,15 +381,20 @@ BUGS = (
         test_who_gives_a_claim_back_leaves_all_others,
     ),
     Bug(
-        *(claims, "put_buried", "undeleted and counts and is_known", "undeleted and is_known"),
+        *(
+            claims,
+            "put_without_claim",
+            "undeleted and counts and is_known",
+            "undeleted and is_known",
+        ),
         *(_DEATH, _OVER),
     ),
     Bug(
-        *(claims, "put_buried", "is_known = claim.is_careful or", "is_known = True or"),
+        *(claims, "put_without_claim", "is_known = claim.is_careful or", "is_known = True or"),
         *(_DEATH, _NOT_KNOWN),
     ),
     Bug(
-        *(claims, "put_buried", "undeleted[0].takeovers += 1", "pass"),
+        *(claims, "put_without_claim", "undeleted[0].takeovers += 1", "pass"),
         *(_DEATH, _OVER),
     ),
     Bug(

@@ -266,7 +266,7 @@ def test_a_task_is_given_up_by_its_handler_as_long_as_that_may_fail(
         return body
 
     monkeypatch.setattr(ends, "deliveries", SimpleNamespace(begin=begin))
-    monkeypatch.setattr(ends, "_bury", lambda *args: ended.append("buried"))
+    monkeypatch.setattr(ends, "_keep_dead_task", lambda *args: ended.append("buried"))
     monkeypatch.setattr(ends, "_finish_all", lambda *a, **o: ended.append("handled"))
     declared: Any = SimpleNamespace(
         on_give_up=handle if handler else None, read=lambda body: body, max_attempts=3
@@ -296,7 +296,7 @@ def test_who_buries_a_task_holds_its_claim(
     lane = lane_of(order=blocks, on_dead="block" if blocks else "pass")
     claim = Claim("mine", (task.key.id(),))
     holder: Any = SimpleNamespace(clients=Machine(), lane=lane, lane_id=KEY, claim=claim)
-    ends._bury(holder, task, "bad")
+    ends._keep_dead_task(holder, task, "bad")
 
     dead_id = ends.hashed_name("lane", task.key.id())
     assert noted == ([task.key.id(), dead_id] if is_mine else [])
@@ -409,7 +409,7 @@ BUGS = (
         {"order": True, "is_there": True}),
     Bug(*(ends, "give_up", " and task.failures < 2 * declared.max_attempts", "", _GIVEN_UP),
         {"failures": 6, "handler": "fails", "end": "buried"}),
-    Bug(*(ends, "_bury", "cancellation.note_death(handle, dead_id)", "pass", _BURIED),
+    Bug(*(ends, "_keep_dead_task", "cancellation.note_death(handle, dead_id)", "pass", _BURIED),
         {"blocks": False, "is_mine": True}),
     Bug(*(ends, "_owned", "state is None or state.claim_of(holder.claim.owner) is None", "False",
           _BURIED), {"blocks": True, "is_mine": False}),

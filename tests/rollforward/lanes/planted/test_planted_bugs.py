@@ -139,21 +139,23 @@ def _watches_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _buries_what_has_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = states.bury_claim
+    sound = states.remove_claim
 
-    def bury_claim(lane_id: str, dead: Any, write: Any) -> bool:
+    def remove_claim(lane_id: str, dead: Any, write: Any) -> bool:
         return sound(lane_id, state_key(lane_id).get().claim_of(dead.owner), write)
 
-    monkeypatch.setattr(states, "bury_claim", bury_claim)
+    monkeypatch.setattr(states, "remove_claim", remove_claim)
 
 
 def _leaves_the_next_task_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim is taken away, and the task that may be at work is not written."""
 
-    def put_buried(clients: Any, lane: Any, state: LaneState, claim: Any, *, counts: bool) -> None:
+    def put_without_claim(
+        clients: Any, lane: Any, state: LaneState, claim: Any, *, counts: bool
+    ) -> None:
         claims.put_state(clients, state)
 
-    monkeypatch.setattr(claims, "put_buried", put_buried)
+    monkeypatch.setattr(claims, "put_without_claim", put_without_claim)
 
 
 def _compares_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ def test_an_app_whose_workers_end_without_a_word_ends_the_start_in_ten_lines(
         loop_thread.run(server.start())
 
     loop_thread.run(server.stop())
-    shown = list(filter(LevelFilter().shows, lines))
+    shown = list(filter(LevelFilter().is_visible, lines))
     assert 2 <= len(shown) <= 10
     assert not any("gunicorn" in line for line in shown)
 
@@ -231,7 +231,7 @@ def test_a_warning_is_no_reason_why_an_app_ended(app_folder, loop_thread):
 
     server.kill()
 
-    reason = server.why_it_ended
+    reason = server.exit_reason
     loop_thread.run(server.stop())
     assert reason
     assert "few books" not in reason
@@ -282,7 +282,7 @@ def test_an_app_that_stands_still_goes_on_afterwards(app):
     """Master and workers are suspended meanwhile, and answer again."""
     everybody = [app.process.process(), *map(psutil.Process, app.workers())]
 
-    with app.standing_still():
+    with app.paused():
         still = [process.status() for process in everybody]
 
     assert still == [psutil.STATUS_STOPPED] * 3
@@ -293,7 +293,7 @@ def test_an_app_that_is_stopped_while_it_stands_still_ends(app, loop_thread):
     """Nobody has to wake it first, and nobody waits for its grace."""
     everybody = [app.process.process(), *map(psutil.Process, app.workers())]
 
-    with app.standing_still():
+    with app.paused():
         loop_thread.run(app.stop())
 
     assert all(map(is_gone, everybody))

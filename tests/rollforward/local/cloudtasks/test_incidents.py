@@ -116,6 +116,6 @@ def test_mails_that_came_again_are_counted():
         head = f"Subject: Party\r\nMessage-ID: {message_id}\r\n" if message_id else "Subject: x\r\n"
         store.add("me@x", ["you@x"], f"{head}\r\nhi".encode())
 
-    assert store.repeats() == store.repeats("party") == 2
-    assert store.repeats("other") == store.repeats(until=1.0) == 0
+    assert store.duplicates() == store.duplicates("party") == 2
+    assert store.duplicates("other") == store.duplicates(until=1.0) == 0
     store.close()

@@ -10,7 +10,7 @@ from rollforward.local.cloudtasks.delivery.retries import RetryPolicy
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.console.pages import bulk
 from rollforward.local.console.reading import work
-from rollforward.local.console.reading.task_rows import MAX_ARGUMENTS_CHARS, as_curl, words_of
+from rollforward.local.console.reading.task_rows import MAX_ARGUMENTS_CHARS, as_curl, summary_of
 from tests.rollforward.local.console.conftest import add_task, path_of
 
 BODY = b'{"run_id": "spring", "chain": 5, "number": 12, "after": "book:7"}'
@@ -73,8 +73,8 @@ def test_the_list_names_the_fault_that_failed_an_attempt(browser, engine):
 )
 def test_any_body_has_its_line(body, arguments):
     """Whatever it is; and it is short."""
-    assert words_of("/tasks/work", body).arguments == arguments
-    assert len(words_of("/tasks/work", b"x" * 5000).arguments) == MAX_ARGUMENTS_CHARS
+    assert summary_of("/tasks/work", body).arguments == arguments
+    assert len(summary_of("/tasks/work", b"x" * 5000).arguments) == MAX_ARGUMENTS_CHARS
 
 
 def test_a_task_that_should_have_begun_is_overdue(browser, engine):

@@ -99,7 +99,7 @@ def test_a_paused_job_runs_only_by_hand(sweeping_app, clock, cron_yaml):
     with_cron(cron, cron.tick, lambda: cron.run_now("/cron/sweep"))
 
     assert len(sweeping_app.requests) == 1
-    assert cron.job("/cron/sweep").upcoming() == []
+    assert cron.job("/cron/sweep").next_runs() == []
 
 
 def test_a_resumed_job_waits_for_its_next_regular_run(sweeping_app, clock, cron_yaml):

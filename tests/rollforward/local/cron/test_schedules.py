@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rollforward.local.cron.schedules import BadScheduleError, parse, upcoming
+from rollforward.local.cron.schedules import BadScheduleError, next_runs, parse
 
 FRIDAY_NOON = datetime(2026, 11, 20, 12, 34, tzinfo=UTC)
 
@@ -51,7 +51,7 @@ FRIDAY_NOON = datetime(2026, 11, 20, 12, 34, tzinfo=UTC)
 )
 def test_next_runs_follow_the_grammar(text, runs):
     """Each form of the grammar gives the runs that its words say."""
-    found = [f"{run:%d %b %H:%M}" for run in upcoming(parse(text), FRIDAY_NOON, 3)]
+    found = [f"{run:%d %b %H:%M}" for run in next_runs(parse(text), FRIDAY_NOON, 3)]
 
     assert found == runs
 
@@ -83,7 +83,7 @@ def test_a_bad_schedule_is_refused_with_a_reason(text, complaint):
 
 def test_times_of_day_are_the_clocks_in_the_jobs_zone():
     """A job at 09:00 in Tokyo runs at midnight UTC."""
-    runs = list(upcoming(parse("every day 09:00", ZoneInfo("Asia/Tokyo")), FRIDAY_NOON, 1))
+    runs = list(next_runs(parse("every day 09:00", ZoneInfo("Asia/Tokyo")), FRIDAY_NOON, 1))
 
     assert runs == [datetime(2026, 11, 21, 0, 0, tzinfo=UTC)]
 
@@ -92,8 +92,8 @@ def test_a_daily_job_runs_once_on_days_when_the_clock_changes():
     """Neither the missing hour of spring nor the double one of autumn adds or drops a run."""
     zone = ZoneInfo("Europe/Berlin")
 
-    spring = upcoming(parse("every day 02:30", zone), datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
-    autumn = upcoming(parse("every day 02:30", zone), datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
+    spring = next_runs(parse("every day 02:30", zone), datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
+    autumn = next_runs(parse("every day 02:30", zone), datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
 
     assert [run.isoformat()[5:16] for run in spring] == ["03-29T01:30", "03-30T00:30"]
     assert [run.isoformat()[5:16] for run in autumn] == ["10-25T00:30", "10-26T01:30"]

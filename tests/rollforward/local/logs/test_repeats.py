@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from rollforward.local.logs.repeats import PAUSE_S, UNSHOWN_S, Repeats, advised
+from rollforward.local.logs.repeats import PAUSE_S, UNSHOWN_S, Repeats, with_hint
 from rollforward.local.logs.terminal import Terminal
 from tests.rollforward.local.logs.test_terminal import TRACEBACK
 
@@ -58,7 +58,7 @@ def test_a_cause_is_one_line_whatever_the_task_that_met_it() -> None:
 
     lines = [f"{head} /tasks/{path}: a service is unavailable: {met}" for path in paths]
 
-    assert [repeats.shown(line) is not None for line in lines] == [True, False, False, False]
+    assert [repeats.filter_line(line) is not None for line in lines] == [True, False, False, False]
 
 
 def test_hot_keys_are_one_line_that_names_what_to_do() -> None:
@@ -68,7 +68,7 @@ def test_hot_keys_are_one_line_that_names_what_to_do() -> None:
     rest = "one worker at a time processes a key: aggregate its records in parts first (hot_keys)"
 
     first, second = (
-        repeats.shown(f"{head} {key} is 50% of {computation}, and {rest}")
+        repeats.filter_line(f"{head} {key} is 50% of {computation}, and {rest}")
         for key, computation in (("'visits.1'", "board"), ("'4'", "errors-by-shard"))
     )
 
@@ -88,14 +88,14 @@ def test_what_lasts_is_shown_every_ten_minutes(line: str) -> None:
     shown_at = []
     for minute in range(46):
         now[0] = 60.0 * minute
-        if repeats.shown(line) is not None:
+        if repeats.filter_line(line) is not None:
             shown_at.append(now[0])
 
     gaps = [after - before for before, after in itertools.pairwise([*shown_at, now[0]])]
     assert max(gaps) <= UNSHOWN_S + 60
     assert len(shown_at) <= 6
     now[0] += 7200
-    assert repeats.shown(line) is not None
+    assert repeats.filter_line(line) is not None
 
 
 def test_workers_that_crash_are_not_said_to_lack_memory() -> None:
@@ -103,8 +103,8 @@ def test_workers_that_crash_are_not_said_to_lack_memory() -> None:
     crash = DEATH.replace("SIGKILL", "SIGSEGV")
     repeats = Repeats()
 
-    assert repeats.shown(DEATH) != DEATH
-    assert repeats.shown(crash) == crash
+    assert repeats.filter_line(DEATH) != DEATH
+    assert repeats.filter_line(crash) == crash
 
 
 AWAY = "WARNING rollforward.flask.endpoints.tasks: /tasks/{}: a service is unavailable: {}"
@@ -148,7 +148,9 @@ def test_no_path_or_cause_hides_behind_another(before: str, after: str) -> None:
     """Each calls for something else to be done."""
     repeats = Repeats()
 
-    shown = [repeats.shown(line) is not None for line in (before, before, after, before, after)]
+    shown = [
+        repeats.filter_line(line) is not None for line in (before, before, after, before, after)
+    ]
 
     assert shown == [True, False, True, False, False]
 
@@ -158,8 +160,8 @@ def test_a_cause_of_what_never_needs_action_is_no_line_of_its_own() -> None:
     repeats = Repeats()
     head = "WARNING rollforward.runtime.process.heartbeats: a heartbeat failed; the next one comes:"
 
-    assert repeats.shown(f"{head} 503 Stream removed (Socket closed)") is not None
-    assert repeats.shown(f"{head} 504 Deadline Exceeded") is None
+    assert repeats.filter_line(f"{head} 503 Stream removed (Socket closed)") is not None
+    assert repeats.filter_line(f"{head} 504 Deadline Exceeded") is None
 
 
 def test_memcached_is_not_said_to_be_away_when_it_is_back() -> None:
@@ -169,7 +171,7 @@ def test_memcached_is_not_said_to_be_away_when_it_is_back() -> None:
     states = []
     for _ in range(12):
         # Several processes notice each.
-        shown = [repeats.shown(line) for line in (away, away, away, back, back)]
+        shown = [repeats.filter_line(line) for line in (away, away, away, back, back)]
         states += [line.split()[3] for line in shown if line]
         assert states[-1] == "answers"
 
@@ -182,7 +184,7 @@ def test_an_error_with_another_cause_keeps_its_traceback() -> None:
     head = "ERROR shop: KeyError: '{}'"
     first, second = ([head.format(key), *TRACEBACK[1:]] for key in ("price", "address"))
 
-    assert [repeats.shown(line) for line in [*first, *second]] == [*first, *second]
+    assert [repeats.filter_line(line) for line in [*first, *second]] == [*first, *second]
 
 
 def test_what_the_platform_says_is_shown_again_after_a_calm_time() -> None:
@@ -190,14 +192,14 @@ def test_what_the_platform_says_is_shown_again_after_a_calm_time() -> None:
     now = [0.0]
     repeats = Repeats(lambda: now[0])
 
-    def shown() -> bool:
-        return repeats.shown_note(f"App has not answered for {now[0]:.0f} s") is not None
+    def filter_line() -> bool:
+        return repeats.filter_note(f"App has not answered for {now[0]:.0f} s") is not None
 
-    first = [shown() for _ in range(10)]
+    first = [filter_line() for _ in range(10)]
     now[0] = UNSHOWN_S + 1
 
     assert first == [True, *[False] * 8, True]
-    assert [shown(), shown()] == [True, False]
+    assert [filter_line(), filter_line()] == [True, False]
 
 
 def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a_pause() -> None:
@@ -206,9 +208,16 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
     repeats = Repeats(lambda: now[0])
     lines = [*TRACEBACK, *TRACEBACK, "Hello"]
 
-    assert [repeats.shown(line) for line in lines] == [*TRACEBACK, None, None, None, None, "Hello"]
+    assert [repeats.filter_line(line) for line in lines] == [
+        *TRACEBACK,
+        None,
+        None,
+        None,
+        None,
+        "Hello",
+    ]
     now[0] = PAUSE_S + 1
-    assert [repeats.shown(line) for line in TRACEBACK] == [
+    assert [repeats.filter_line(line) for line in TRACEBACK] == [
         f"{TRACEBACK[0]} (3 times so far)",
         *TRACEBACK[1:],
     ]
@@ -232,11 +241,11 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
 )
 def test_a_line_of_the_library_says_what_to_do(line: str, advice: str) -> None:
     """Before the task that it is about, which the page Logs reads."""
-    assert advice in advised(line)
-    assert advised(f"{line} [task q/1]").endswith(" [task q/1]")
+    assert advice in with_hint(line)
+    assert with_hint(f"{line} [task q/1]").endswith(" [task q/1]")
 
 
 def test_lines_of_the_app_stay_as_they_are() -> None:
     """What to do about them only its developer knows."""
-    assert advised("WARNING shop: slow") == "WARNING shop: slow"
-    assert advised("Hello") == "Hello"
+    assert with_hint("WARNING shop: slow") == "WARNING shop: slow"
+    assert with_hint("Hello") == "Hello"

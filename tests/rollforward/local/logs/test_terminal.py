@@ -43,7 +43,7 @@ def test_warnings_and_what_belongs_to_them_are_shown(lines, shown):
     """A traceback goes with its error, a warning is one line; chatter stays in the log file."""
     loud = LevelFilter()
 
-    assert sum(loud.shows(line) for line in lines) == shown
+    assert sum(loud.is_visible(line) for line in lines) == shown
 
 
 def test_what_the_app_prints_is_shown_and_its_chatter_is_not():

@@ -14,13 +14,13 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
-from rollforward.local.errors import NoAnswerError, ServiceFailedError
+from rollforward.local.errors import NoResponseError, ServiceFailedError
 from rollforward.local.saves import exports
 from rollforward.local.saves.exports import Admin
 from rollforward.local.saves.saves import KEPT, Saves
 from rollforward.local.services import sdk
 from rollforward.local.services.datastore import DatastoreEmulator, _Reader
-from rollforward.local.system.processes import suspended
+from rollforward.local.system.processes import paused
 from tests.infra.runs import sampling
 from tests.rollforward.local.installed import KINDS
 
@@ -156,7 +156,7 @@ def test_a_save_is_of_one_moment(tmp_path, kind, monkeypatch):
             for number in range(4):
                 for _ in range(7):
                     committed = int(writer.stdout.readline())
-                with suspended([psutil.Process(writer.pid)]):
+                with paused([psutil.Process(writer.pid)]):
                     assert running.save()
                 shutil.copytree(running.saved.folder, tmp_path / f"copy-{number}")
                 saves.append((committed, tmp_path / f"copy-{number}"))
@@ -222,12 +222,12 @@ def test_an_export_that_is_cut_short_is_no_save(tmp_path):
 
     def dies(folder):
         exported(folder)
-        raise NoAnswerError("gone")
+        raise NoResponseError("gone")
 
     saves = Saves(tmp_path / "saves")
     assert saves.newest() is None
     first = saves.write(exported, 5.0, 6.0)
-    with pytest.raises(NoAnswerError):
+    with pytest.raises(NoResponseError):
         saves.write(dies, 7.0, 8.0)
 
     assert saves.newest() == first
@@ -278,7 +278,7 @@ def test_a_start_that_cannot_load_leaves_nothing_behind(tmp_path):
 
 def test_an_emulator_that_does_not_answer_is_no_answer():
     """A refused connection is said in one sentence, for whoever asked."""
-    with pytest.raises(NoAnswerError, match="did not answer"):
+    with pytest.raises(NoResponseError, match="did not answer"):
         Admin("127.0.0.1:1", PROJECT).ping()
 
 

@@ -110,7 +110,7 @@ def test_sighup_reaches_the_command(lines):
     process.start()
     eventually(lambda: "ready" in lines, "the trap is set")
 
-    process.hang_up()
+    process.reload()
 
     assert process.wait(30)
     assert lines == ["ready", "hup"]

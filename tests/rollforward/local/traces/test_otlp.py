@@ -78,7 +78,7 @@ def test_spans_that_are_none_are_counted_and_left_out() -> None:
     read, refused = otlp.read(request.SerializeToString())
 
     assert ([span.name for span in read], refused) == (["(no name)"], 5)
-    answer = trace_service_pb2.ExportTraceServiceResponse.FromString(otlp.answer(refused))
+    answer = trace_service_pb2.ExportTraceServiceResponse.FromString(otlp.response_body(refused))
     assert answer.partial_success.rejected_spans == 5
 
 

@@ -212,7 +212,7 @@ def test_a_catalog_knows_of_the_tables_that_are_read_and_built_and_of_no_other()
     third = str(catalog.building(ByGrade))
     catalog = changes.awaiting(catalog, ByGrade, third)
 
-    catalog = changes.delisted(catalog, ByGrade.name, first)
+    catalog = changes.without_table(catalog, ByGrade.name, first)
 
     assert third in catalog.required_tables(ByGrade)
     assert set(catalog.begun_with) == {second, third}

@@ -303,7 +303,7 @@ BUGS = (
     Bug(*(table_fold._Fold, "_run_paced", 'after += "\\0"', "pass", _BUSY)),
     Bug(*(MarkerUpdate, "__init__", "int(now.timestamp() * 1_000_000)", "1"),
         test_a_source_that_comes_back_begins_above_its_earlier_life),
-    Bug(*(catch_up, "_holds", "row_marker.sequence >= sequence", "True"),
+    Bug(*(catch_up, "_includes", "row_marker.sequence >= sequence", "True"),
         test_a_source_waits_until_its_row_holds_its_change, {"held": 4}),
     Bug(*(reader.ViewReader, "waiting", "sorted(keys, key=saved_at)", "keys"),
         test_the_updates_that_have_waited_longest_come_first),

@@ -75,7 +75,7 @@ def test_each_table_is_read_built_or_on_its_way_out_until_it_is_gone() -> None:
     assert tables_of(swapped) == (table(3), None, [table(2), table(1)])
     again = changes.swapped(changes.with_next(swapped, BY_SCHOOL), BY_SCHOOL, table(4))
     assert tables_of(again) == (table(4), None, [table(2), table(1), table(3)])
-    gone = changes.delisted(again, "by_school", table(1))
+    gone = changes.without_table(again, "by_school", table(1))
     assert tables_of(gone) == (table(4), None, [table(2), table(3)])
     retired = changes.retired(changes.with_next(gone, BY_SCHOOL), "by_school")
     live, building, dropping = tables_of(retired)
@@ -258,7 +258,7 @@ BUGS = (
         {"start": "t:c", "order": "cdab"}),
     Bug(*(changes, "swapped", "*entry.dropping, ", "", _LIFE)),
     Bug(*(changes, "_with_next", "([entry.building] if entry.building else [])", "()", _LIFE)),
-    Bug(*(changes, "delisted", "other != table", "other == table", _LIFE)),
+    Bug(*(changes, "without_table", "other != table", "other == table", _LIFE)),
     Bug(*(changes, "retired", "(entry.live, entry.building)", "(entry.live,)", _LIFE)),
     Bug(*(changes, "_with_entry", "view_name(table) != name or ", ""),
         test_tokens_wait_for_one_table_and_its_specification_stays),

@@ -108,22 +108,22 @@ def test_hints_tell_all_until_a_scan_is_due_or_has_found_a_chunk_without_one(
 ) -> None:
     """A chunk of another instance has none, and the next ones are likely to have none."""
     hints = InboxHints()
-    assert not hints.tells_all(LOW)
+    assert not hints.is_complete(LOW)
     hints.take(LOW, HIGH, 1)
-    assert not hints.tells_all(LOW)
+    assert not hints.is_complete(LOW)
     look(hints)
-    assert hints.tells_all(LOW)
+    assert hints.is_complete(LOW)
     clock.now_s += MAX_SCAN_PERIOD_S
-    assert not hints.tells_all(LOW)
+    assert not hints.is_complete(LOW)
 
     hints.publish([chunk(1)])
     look(hints, chunk(1))
-    assert hints.tells_all(LOW)
+    assert hints.is_complete(LOW)
     look(hints, chunk(2))
-    assert not hints.tells_all(LOW)
+    assert not hints.is_complete(LOW)
     look(hints)
     hints.publish([chunk(3, lane=LATE)])
-    assert not hints.tells_all(LOW)
+    assert not hints.is_complete(LOW)
 
 
 def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(clock: StoppedClock) -> None:

@@ -37,7 +37,7 @@ class Failure:
 FAILED = Failure(grpc.StatusCode.INTERNAL, "The emulator failed; see its log.")
 
 
-def answer(method: Method, message: bytes) -> bytes | Failure:
+def respond(method: Method, message: bytes) -> bytes | Failure:
     """Return the response to a request, or the refusal. Callers hold the engine's lock."""
     try:
         request = method.request.FromString(message)

@@ -26,8 +26,8 @@ from rollforward.local.cloudtasks.server.grpc.answers import (
     FAILED,
     OPTIONS,
     Failure,
-    answer,
     method_of,
+    respond,
 )
 from rollforward.local.cloudtasks.server.methods import Method
 from rollforward.local.cloudtasks.server.versions import Versions
@@ -99,7 +99,7 @@ class Loop:
                 if not self._take_event(_AT_ONCE):
                     break
             if self._arrived:
-                self._answer_all()
+                self._respond_all()
 
     # --- events -----------------------------------------------------------
 
@@ -158,13 +158,13 @@ class Loop:
 
     # --- answers ----------------------------------------------------------
 
-    def _answer_all(self) -> None:
+    def _respond_all(self) -> None:
         """Answer the messages that have come, when all of them are committed."""
         arrived, self._arrived = self._arrived, []
         answers: list[bytes | Failure]
         try:
             with self._engine.together():
-                answers = [_answer(method, message) for _, method, message in arrived]
+                answers = [_respond(method, message) for _, method, message in arrived]
         except Exception:
             log.exception("%d calls were not committed", len(arrived))
             answers = [FAILED] * len(arrived)
@@ -176,12 +176,12 @@ class Loop:
                 log.exception("A call was not answered")
 
 
-def _answer(method: Method | None, message: bytes | None) -> bytes | Failure:
+def _respond(method: Method | None, message: bytes | None) -> bytes | Failure:
     if method is None:
         return _NO_METHOD
     if message is None:
         return _NO_MESSAGE
-    return answer(method, message)
+    return respond(method, message)
 
 
 def _operations(answered: bytes | Failure) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import grpc
 
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.server.front import GRPC_HOST
-from rollforward.local.cloudtasks.server.grpc.answers import OPTIONS, answer, method_of
+from rollforward.local.cloudtasks.server.grpc.answers import OPTIONS, method_of, respond
 from rollforward.local.cloudtasks.server.methods import Method
 from rollforward.local.cloudtasks.server.versions import Versions
 
@@ -56,7 +56,7 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _unary(self, method: Method) -> Any:
         def handle(message: bytes, context: Any) -> bytes:
             with self._engine.lock:
-                answered = answer(method, message)
+                answered = respond(method, message)
             if isinstance(answered, bytes):
                 return answered
             context.set_trailing_metadata(answered.metadata)

@@ -70,7 +70,7 @@ class Rest:
     async def handle(self, request: web.Request) -> web.Response:
         """Answer a request."""
         try:
-            return _json(request, await self._answer(request))
+            return _json(request, await self._respond(request))
         except Refused as refused:
             return _json(request, _error_of(refused), _HTTP_OF_CODE.get(refused.code, 500))
         except web.HTTPException as error:
@@ -82,8 +82,8 @@ class Rest:
             refused = Refused("INTERNAL", "The emulator failed; see its log.")
             return _json(request, _error_of(refused), 500)
 
-    async def _answer(self, request: web.Request) -> Any:
-        if problem := self._callers.problem(request.headers):
+    async def _respond(self, request: web.Request) -> Any:
+        if problem := self._callers.reason(request.headers):
             raise Refused("PERMISSION_DENIED", problem)
         call = call_of(request.method, request.rel_url.raw_path)
         methods = self._versions.of(call.version or "v2") if call else {}

@@ -9,12 +9,12 @@ from aiohttp import web
 
 from rollforward.local.console.frame import Route, Section
 from rollforward.local.console.reading import attempt_stats
-from rollforward.local.console.reading.attempt_stats import Figures
+from rollforward.local.console.reading.attempt_stats import AttemptStats
 
 MAX_ATTEMPTS = 5_000
 MAX_ROWS = 60
 RANGES_S = {"5m": 300, "15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
-_SORTS: dict[str, Callable[[Figures], float]] = {
+_SORTS: dict[str, Callable[[AttemptStats], float]] = {
     "p95": lambda figures: figures.percentile_ms(95) or 0.0,
     "errors": lambda figures: figures.error_rate,
     "attempts": lambda figures: figures.attempts,
@@ -48,7 +48,7 @@ class Latency(Section):
             chosen=chosen,
             ranges=RANGES_S,
             sorts=_SORTS,
-            total=Figures.of(rows),
+            total=AttemptStats.of(rows),
             chart=attempt_stats.chart_of(rows, begins, until),
             groups=ranked[:MAX_ROWS],
             group_count=len(ranked),

@@ -80,13 +80,13 @@ def response_to(
 ) -> tuple[HttpResponse, int]:
     """Ask twice; return the response, and how many connections that took."""
 
-    async def ask() -> tuple[HttpResponse, int]:
+    async def request() -> tuple[HttpResponse, int]:
         async with serving(*parts, hangs_up=hangs_up) as (server, client):
-            first = await client.ask(method, server.url, {})
-            assert await client.ask(method, server.url, {}) == first
+            first = await client.request(method, server.url, {})
+            assert await client.request(method, server.url, {}) == first
             return first, server.connections
 
-    return asyncio.run(asyncio.wait_for(ask(), 20))
+    return asyncio.run(asyncio.wait_for(request(), 20))
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -206,31 +206,31 @@ def test_headers_of_a_response() -> None:
 def test_what_is_no_response(data: bytes, words: str) -> None:
     """The attempt has failed, and nothing is left of its connection."""
 
-    async def ask() -> None:
+    async def request() -> None:
         async with serving(data, hangs_up=True) as (server, client):
             with pytest.raises(NoResponseError, match=words):
-                await client.ask("POST", server.url, {}, b"x")
+                await client.request("POST", server.url, {}, b"x")
             while client.connections:
                 await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(ask(), 20))
+    asyncio.run(asyncio.wait_for(request(), 20))
 
 
 def test_requests() -> None:
     """Headers go out as they are; length and host are the client's own."""
 
-    async def ask() -> list[bytes]:
+    async def request() -> list[bytes]:
         async with serving() as (server, client):
             url = server.url
-            await client.ask("GET", url, {"X-MiXed": "ä", "content-length": "7", "Host": "b"})
-            await client.ask("POST", url, {})
-            await client.ask("DELETE", url, {}, b"body")
-            await client.ask("GET", url.with_user("me").with_password("pw"), {})
-            await client.ask("GET", url.with_user("me"), {"authorization": "Bearer t"})
+            await client.request("GET", url, {"X-MiXed": "ä", "content-length": "7", "Host": "b"})
+            await client.request("POST", url, {})
+            await client.request("DELETE", url, {}, b"body")
+            await client.request("GET", url.with_user("me").with_password("pw"), {})
+            await client.request("GET", url.with_user("me"), {"authorization": "Bearer t"})
             host = f"127.0.0.1:{url.port}".encode()
             return [request.replace(host, b"HOST") for request in server.requests]
 
-    assert asyncio.run(ask()) == [
+    assert asyncio.run(request()) == [
         "GET /a?b=c HTTP/1.1\r\nHost: HOST\r\nX-MiXed: ä\r\n\r\n".encode(),
         b"POST /a?b=c HTTP/1.1\r\nHost: HOST\r\nContent-Length: 0\r\n\r\n",
         b"DELETE /a?b=c HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\n\r\nbody",
@@ -254,66 +254,66 @@ def test_requests() -> None:
 def test_requests_that_are_none(url: str, headers: dict[str, str], words: str) -> None:
     """Nothing is sent that could be taken for two requests, or to no address."""
     with pytest.raises(ValueError, match=words):
-        asyncio.run(HttpClient(1.0).ask("GET", URL(url, encoded=True), headers))
+        asyncio.run(HttpClient(1.0).request("GET", URL(url, encoded=True), headers))
 
 
 def test_connections_are_kept_for_a_while() -> None:
     """Requests side by side take a connection each; one that nobody uses ends."""
 
-    async def ask() -> tuple[int, int]:
+    async def request() -> tuple[int, int]:
         async with serving() as (server, client):
-            await asyncio.gather(*(client.ask("GET", server.url, {}) for _ in range(3)))
-            await asyncio.gather(*(client.ask("GET", server.url, {}) for _ in range(3)))
+            await asyncio.gather(*(client.request("GET", server.url, {}) for _ in range(3)))
+            await asyncio.gather(*(client.request("GET", server.url, {}) for _ in range(3)))
             kept = server.connections
             client.keepalive_s = 0.001
-            await client.ask("GET", server.url, {})
+            await client.request("GET", server.url, {})
             while len(client.connections) == kept:
                 await asyncio.sleep(0.001)
             return kept, len(client.connections)
 
-    assert asyncio.run(ask()) == (3, 2)
+    assert asyncio.run(request()) == (3, 2)
 
 
 def test_a_request_that_is_given_up() -> None:
     """Its connection ends: a late response is nobody's."""
 
-    async def ask() -> None:
+    async def request() -> None:
         async with serving(b"HTTP/1.1 200 OK\r\n") as (server, client):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await client.ask("GET", server.url, {})
+                    await client.request("GET", server.url, {})
             while client.connections:
                 await asyncio.sleep(0)
             server.parts = (OK,)
-            assert (await client.ask("GET", server.url, {})).body == b"ok"
+            assert (await client.request("GET", server.url, {})).body == b"ok"
 
-    asyncio.run(asyncio.wait_for(ask(), 20))
+    asyncio.run(asyncio.wait_for(request(), 20))
 
 
 def test_a_request_that_is_given_up_when_its_response_has_come() -> None:
     """Its connection may have another request by then, which goes on."""
 
-    async def ask() -> None:
+    async def request() -> None:
         async with serving() as (server, client):
-            await client.ask("GET", server.url, {})
+            await client.request("GET", server.url, {})
             [connection] = client.connections
-            late = asyncio.create_task(client.ask("GET", server.url, {}))
+            late = asyncio.create_task(client.request("GET", server.url, {}))
             while not server.requests[1:]:
                 await asyncio.sleep(0)
             while not client.idle:
                 await asyncio.sleep(0)
-            answer = asyncio.ensure_future(client.ask("POST", server.url, {}))
+            answer = asyncio.ensure_future(client.request("POST", server.url, {}))
             late.cancel()
             assert (await answer).body == b"ok"
             assert client.connections == {connection}
 
-    asyncio.run(asyncio.wait_for(ask(), 20))
+    asyncio.run(asyncio.wait_for(request(), 20))
 
 
 def test_a_connection_that_ends_before_its_first_request() -> None:
     """Nobody waits for it, and nothing is kept for its address."""
 
-    async def ask() -> None:
+    async def request() -> None:
         async with serving() as (server, client):
             address = ("127.0.0.1", server.url.port or 0, False)
             connection = await client._connect(address)
@@ -322,4 +322,4 @@ def test_a_connection_that_ends_before_its_first_request() -> None:
                 await asyncio.sleep(0)
             assert not client.idle
 
-    asyncio.run(asyncio.wait_for(ask(), 20))
+    asyncio.run(asyncio.wait_for(request(), 20))

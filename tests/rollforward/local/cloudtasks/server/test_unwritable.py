@@ -16,7 +16,7 @@ from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.server import dispatcher as dispatching
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher
 from rollforward.local.cloudtasks.store.records import Response
-from rollforward.local.cloudtasks.store.unwritable import shorten
+from rollforward.local.cloudtasks.store.unwritable import truncate
 from tests.rollforward.local.cloudtasks.engines import PLACE, QUEUE, add, ids, make_engine
 
 pytestmark = pytest.mark.fast
@@ -27,7 +27,7 @@ def lines() -> Iterator[list[str]]:
     """What a handler with the filter writes of the dispatcher's log."""
     written = list[str]()
     handler = logging.StreamHandler(SimpleNamespace(write=written.append, flush=lambda: None))
-    handler.addFilter(shorten)
+    handler.addFilter(truncate)
     handler.terminator = ""
     dispatching.log.addHandler(handler)
     yield written

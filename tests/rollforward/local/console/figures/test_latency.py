@@ -84,10 +84,10 @@ def test_an_unknown_choice_is_refused_with_the_name_of_its_field(browser, query)
 
 def test_a_percentile_is_one_of_the_durations(engine):
     """By nearest rank; nothing has none."""
-    figures = attempt_stats.Figures(20, 0, 0, [float(ms) for ms in range(1, 21)])
+    figures = attempt_stats.AttemptStats(20, 0, 0, [float(ms) for ms in range(1, 21)])
 
     assert [figures.percentile_ms(p) for p in (50, 95, 100)] == [10.0, 19.0, 20.0]
-    assert attempt_stats.Figures.of([]).error_rate == 0.0
+    assert attempt_stats.AttemptStats.of([]).error_rate == 0.0
 
 
 def test_the_workers_page_names_what_runs_now(browser, engine, platform):
