@@ -13,7 +13,7 @@ Source: the combiner lifting of Apache Beam (`withHotKeyFanout`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollforward.streams.model.computation import KeyOf
@@ -21,7 +21,7 @@ from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import Record, check_key, value_text
 from rollforward.streams.operators.aggregates import Combine, count
-from rollforward.streams.operators.windows import Enclosing, Windowed, Windows
+from rollforward.streams.operators.windows import Bounds, Enclosing, Windowed, Windows
 
 MAX_PARTS = 1_000
 
@@ -55,7 +55,7 @@ def fan_out(
     if not 2 <= parts <= MAX_PARTS:
         raise TypeError(f"{name}: `parts` must be 2 to {MAX_PARTS}, got {parts}")
     aggregate, stream = combine or count(), f"{name}-parts"
-    by_part = Windowed(
+    by_part = _Parts(
         stream,
         windows,
         inputs={source: _key_of_part(key_of, parts) for source, key_of in inputs.items()},
@@ -64,6 +64,34 @@ def fan_out(
         late_stream=late_stream,
     )
     return by_part, _MergedParts(name, stream, output, aggregate)
+
+
+class _Parts(Windowed):
+    """Aggregates each window of each part of a key."""
+
+    def record(self, ctx: Context, record: Record) -> None:
+        """Pass a late record on at once, as a total of its own.
+
+        The timer of a window that has late records alone holds no watermark. So its result could
+        come when the window of the key is closed. The late record itself holds the watermark.
+        """
+        if not ctx.late:
+            super().record(ctx, record)
+            return
+        bounds = [each for each in self.windows.assign(record) if each.due > ctx.watermark]
+        for start, end, _ in bounds:
+            total = self.combine.add(self.combine.empty(), record)
+            window = {"start": start, "end": end, "records": 1, "total": total}
+            self.write(ctx, window, "on-time", record.timestamp_ms)
+        if not bounds:
+            ctx.drop_late()
+
+
+class _WholeWindows(Enclosing):
+    """The windows of parts, each due when the parts' timers have written."""
+
+    def assign(self, record: Record) -> Sequence[Bounds]:
+        return [bounds._replace(due=bounds.end + 1) for bounds in super().assign(record)]
 
 
 class _MergedParts(Windowed):
@@ -80,7 +108,7 @@ class _MergedParts(Windowed):
 
         super().__init__(
             name,
-            Enclosing(),
+            _WholeWindows(),
             inputs={stream: lambda part: part["key"].partition(":")[2]},
             output=output,
             combine=Combine(

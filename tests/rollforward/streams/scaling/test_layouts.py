@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +18,7 @@ from rollforward.streams.model.limits import Limits
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.operators.aggregates import top
 from rollforward.streams.operators.hot_keys import fan_out
-from rollforward.streams.operators.windows import Session, Tumbling, Windowed
+from rollforward.streams.operators.windows import Session, Sliding, Tumbling, Windowed
 from rollforward.streams.scaling import load_meter
 from rollforward.streams.scaling.autosplit import split_if_full
 from rollforward.streams.scaling.load_meter import LoadMeter, median_slot, merge_candidate
@@ -268,6 +269,33 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
     assert len(outputs[0]) == 4
     with pytest.raises(TypeError):
         fan_out("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_in_two_phases_have_the_late_records_of_one(seed: int) -> None:
+    """G7: whatever the order, what comes before its window's end counts, alone in a part or not."""
+    chance, second = random.Random(seed), timedelta(seconds=1)
+    spans = chance.choice([Tumbling(10 * second), Sliding(20 * second, 10 * second)])
+    inputs = {"in": lambda value: value["k"]}
+    kinds: list[Any] = [
+        [Windowed("one", spans, inputs=inputs, output="out")],
+        fan_out("two", spans, inputs=inputs, output="out", parts=4),
+    ]
+    tests = [StreamTest(Pipeline("judged", *kind)) for kind in kinds]
+    watermark = 0
+    for n in range(40):
+        watermark += chance.choice([0, 0, 1_000, 15_000])
+        at, key = max(0, watermark + chance.randrange(-25_000, 5_000)), chance.choice("ab")
+        for test in tests:
+            test.advance_watermark(watermark)
+            test.push("in", {"k": key, "n": n}, at)
+    for test in tests:
+        test.close()
+    one, two = (sorted(str(output.value) for output in test.read("out")) for test in tests)
+
+    assert one == two
+    assert [test.late.total() > 0 for test in tests] == [True, True]
+    assert tests[0].late["one"] == tests[1].late["two-parts"] == tests[1].late.total()
 
 
 @pytest.mark.parametrize("key", [None, "", 5])
