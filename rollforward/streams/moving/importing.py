@@ -24,6 +24,7 @@ from rollforward.streams.graph.head import read_head, with_intervals, with_sourc
 from rollforward.streams.graph.plan import initial_computations
 from rollforward.streams.model.errors import TopologyError, UnreadableStateError
 from rollforward.streams.model.key_state import KeyState
+from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.moving.exporting import Run
 from rollforward.streams.moving.file_format import (
@@ -246,7 +247,8 @@ def _first_rows(environment: Environment, header: Header) -> Commit:
 
 
 def _source(row: SourceRow, watermark: int, position: Any) -> SourceRow:
-    return row._replace(watermark=watermark, latest=watermark, position=position, seq=1)
+    latest = 0 if watermark >= FOREVER else watermark  # Of a record, which no end is.
+    return row._replace(watermark=watermark, latest=latest, position=position, seq=1)
 
 
 def _write_states(

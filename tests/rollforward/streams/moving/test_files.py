@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from rollforward.streams import FOREVER
+from rollforward.streams.inspection.status import overview
 from rollforward.streams.moving import seal_to
 from rollforward.streams.moving.exporting import export_with, record_page
 from rollforward.streams.moving.file_format import read_header
 from rollforward.streams.moving.importing import import_with
-from rollforward.streams.moving.stopping import stop_steps
+from rollforward.streams.moving.stopping import resume_steps, stop_steps
 from rollforward.streams.storage.schema import CHUNK
 from tests.rollforward.streams.moving import moves
 from tests.rollforward.streams.simulator.driver import Came, Desk
@@ -75,3 +77,15 @@ def test_an_export_beside_another_of_the_same_path_is_whole(tmp_path: Path) -> N
     export_with(run, path)
     assert read_header(path).pipeline == "moving"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_the_end_of_a_source_is_no_record_after_a_move(tmp_path: Path) -> None:
+    """The page of the pipeline failed on a record of the year 33658, and its lag was an alert."""
+    desk = moves.first_half()
+    desk.do(resume_steps(desk.environment))
+    moves.finish(desk)
+    desk.do(stop_steps(desk.environment))
+    moved = moves.imported(moves.exported(desk, tmp_path / "export"))
+
+    assert moved.head.sources == {"in": FOREVER}
+    assert moved.do(overview(moved.environment)).latest < FOREVER
