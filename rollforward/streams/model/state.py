@@ -80,6 +80,17 @@ class JsonCodec:
 JSON = JsonCodec()
 
 
+def _checked(name: Any) -> str:
+    """Return the name of an item, checked.
+
+    Raises:
+        BadRecordError: it is no text. JSON makes one of it, by which the item is not found again.
+    """
+    if not isinstance(name, str):
+        raise BadRecordError(f"the name of an item of a state must be a text, got {name!r:.100}")
+    return name
+
+
 class State(MutableMapping[str, Any]):
     """The items of one key's state."""
 
@@ -92,7 +103,7 @@ class State(MutableMapping[str, Any]):
         return self._items[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._items[name] = value
+        self._items[_checked(name)] = value
 
     def __delitem__(self, name: str) -> None:
         del self._items[name]
@@ -133,7 +144,7 @@ class _TypedState:
 
     def __init__(self, items: dict[str, Any], name: str) -> None:
         self._items = items
-        self._name = name
+        self._name = _checked(name)
 
     def clear(self) -> None:
         """Delete its item."""

@@ -344,3 +344,29 @@ def test_a_pipeline_refuses_what_cannot_run() -> None:
     test.advance_watermark(5)
     with pytest.raises(ValueError, match="must not fall below"):
         test.advance_watermark(4)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda state: state.counter(404).add(),
+        lambda state: state.list(404).append(1),
+        lambda state: state.value(None).set(1),
+        lambda state: state.__setitem__(404, 1),
+    ],
+)
+def test_the_name_of_an_item_of_a_state_is_a_text(write: Any) -> None:
+    """JSON made a text of a status, and each bundle counted it anew: the count was that of one."""
+
+    class Statuses(Computation):
+        inputs: ClassVar = {"in": lambda value: "all"}
+
+        def record(self, ctx: Context, record: Record) -> None:
+            write(ctx.state)
+
+    test = StreamTest(Pipeline("statuses", Statuses))
+    test.push("in", {}, 1)
+
+    [(_, failure)] = test.dead
+    assert "must be a text, got" in failure.error
+    assert test.keys("statuses") == []
