@@ -174,7 +174,7 @@ def populate_in_transaction(
         NoTransactionError: this is not the body of `transact`.
         BatchError: none was added, and why.
     """
-    current_transaction()
+    members = current_transaction().hook("batches", TransactionRows).listed(members)
     addition = _addition(declared, batch, members, options.idempotency_key)
     check_lanes(clients, addition.lane_ids)
     if len(addition.pages) > 1:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.batches import ClosedError
-from rollforward.batches.errors import DifferentWorkError
+from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import Task
 from tests.infra.world import World
@@ -51,6 +54,35 @@ def test_two_additions_in_one_transaction_both_count(world: World) -> None:
     with world.context():
         assert told(NOTES, "b")[0]["done"] == 5
     assert {f"b/{label}": 1 for label in "abcde"} == RAN
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["whole", "failing"])
+def test_a_body_that_runs_again_adds_all_members_of_an_iterator(
+    world: World, *, fails: bool
+) -> None:
+    """F4: it gives them once, and a sealed batch without members would be complete."""
+
+    def members() -> Iterator[tuple[Task[Any], Any]]:
+        yield from notes("a", "b")
+        if fails:
+            raise rpc_errors.ServiceUnavailable("of a query")  # type: ignore[no-untyped-call]
+
+    iterator, attempts = members(), list[int]()
+
+    def body() -> int:
+        attempts.append(1)
+        count = NOTES.populate_in_transaction(world.clients, "b", iterator, seal=True)
+        if len(attempts) == 1:
+            raise rpc_errors.Aborted("a race was lost")  # type: ignore[no-untyped-call]
+        return count
+
+    with world.context():
+        if fails:
+            with pytest.raises(BadWorkError, match="members must be a list"):
+                transact(body, sleep=no_pause)
+            assert not any(rows_of("notes").values())
+        else:
+            assert transact(body, sleep=no_pause) == NOTES.progress("b").members == 2
 
 
 def test_a_body_that_runs_again_adds_once(world: World) -> None:
