@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from google.cloud import ndb
+
 from rollforward.materialized_views.rows import Contributions
 
 # As in the pattern of Apply.table. It stands in keys beside a row's name.
@@ -89,6 +91,19 @@ def _check_declared(view: type[View]) -> None:
             f"{view.name} must have a `contributions`: a static method that returns the rows of a "
             "source, as {sale.shop: {'cents': sale.cents}}"
         )
+    for source in (view.source, *view.joins):
+        _check_kind(view, source)
+
+
+def _check_kind(view: type[View], source: Any) -> None:
+    """Check that a class has a kind of its own: a save knows a source by its kind alone."""
+    if isinstance(source, type) and issubclass(source, ndb.PolyModel):
+        root, *below = source._class_key()  # type: ignore[attr-defined]
+        if below:
+            raise TypeError(
+                f"{view.name} cannot follow {source.__name__}, whose entities are of the kind "
+                f"{root}, as those of other classes: follow {root}, and return {{}} for the others"
+            )
 
 
 def is_view(source: Any) -> bool:

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward.materialized_views import View, ViewGroup, ViewMaintenance
 from rollforward.registry import Registry
 from tests.rollforward.materialized_views.harness import Numbers
 from tests.rollforward.materialized_views.student_views import BUILDS, ByHouse, GradesBySize, Tutor
 from tests.rollforward.materialized_views.updating.test_pacing import Paced
+
+
+class Pet(ndb.PolyModel):
+    """A kind of several classes."""
+
+
+class Dog(Pet):
+    """One of them."""
 
 
 def view_like(view: type[View], **how: Any) -> type[View]:
@@ -30,9 +39,23 @@ def view_like(view: type[View], **how: Any) -> type[View]:
         ([Numbers, view_like(Paced, joins={Numbers: None})], "other joins a view"),
         ([view_like(Numbers, row_rate=0)], "other.row_rate must be positive, or None"),
         ([view_like(Numbers, row_burst=-1)], "other.row_burst must be at least 0, got -1"),
+        ([view_like(Numbers, source=Dog)], "other cannot follow Dog, .* of the kind Pet"),
+        ([view_like(Numbers, joins={Dog: None})], "other cannot follow Dog, .* follow Pet"),
         ([GradesBySize], "grades_by_size is downstream of by_grade: put both into one group"),
     ],
-    ids=["twice", "dot", "letter", "length", "version", "join", "rate", "burst", "alone"],
+    ids=[
+        "twice",
+        "dot",
+        "letter",
+        "length",
+        "version",
+        "join",
+        "rate",
+        "burst",
+        "class",
+        "joined class",
+        "alone",
+    ],
 )
 def test_views_that_could_never_be_right_are_refused(
     declared: Sequence[type[View]], words: str
@@ -45,6 +68,7 @@ def test_views_that_could_never_be_right_are_refused(
 def test_views_are_taken_up_to_their_limits() -> None:
     """A name of a hundred characters, or by the class, and the first version."""
     longest = view_like(Numbers, name="a" * 100, version=1)
+    ViewGroup("pets", view_like(Numbers, source=Pet))
     group = ViewGroup(
         "taken", longest, view_like(Paced, name=""), GradesBySize, GradesBySize.source
     )
