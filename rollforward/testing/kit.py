@@ -12,9 +12,11 @@ from flask import Flask
 
 from rollforward.flask.opening import KEY, Opening
 from rollforward.flask.settings import Settings
-from rollforward.runtime import Clients
+from rollforward.runtime import Clients, naive_utc
 from rollforward.tasks import Task
 from rollforward.tasks.stored.arguments import load
+from rollforward.tasks.stored.distant import MAX_AHEAD_S
+from rollforward.tasks.stored.entities import DistantTask, waiting_until
 from rollforward.tasks.stored.envelope import split_envelope
 from rollforward.testing.calls import SERVICES
 from rollforward.testing.client import AppClient, client_of
@@ -22,7 +24,7 @@ from rollforward.testing.exploration import FAULTS, Exploration, Exploring
 from rollforward.testing.injection import ERROR, KINDS, FaultPlan, FaultyService, FaultyWire
 from rollforward.testing.opening import new_namespace, open_clients
 from rollforward.testing.services import Services
-from rollforward.testing.world import World
+from rollforward.testing.world import World, apart
 
 A = TypeVar("A")
 
@@ -173,8 +175,9 @@ class Rollforward:
     def enqueued(self, task: Task[A]) -> list[A]:
         """Return the arguments of a task's waiting deliveries, oldest first.
 
-        Those in lanes come after those in the queues, each key's in their order there. They compare
-        equal to `task.bind(...)`, or to the task's own dataclass.
+        Those in lanes come after those in the queues, each key's in their order there, and those
+        due in more than 30 days last. They compare equal to `task.bind(...)`, or to the task's own
+        dataclass.
         """
         engine = self.world.engine
         bodies: list[bytes] = []
@@ -187,6 +190,7 @@ class Rollforward:
                 if not token:
                     break
         bodies += [row.body.encode() for row in self.world.lane_rows() if row.path == task.path]
+        bodies += [row.body.encode() for row in _distant_rows(self.world) if row.path == task.path]
         with self.world.plan.unwatched():
             return [task.read(load(split_envelope(body))) for body in bodies]
 
@@ -268,3 +272,15 @@ class Rollforward:
         return exploring.run(
             faults=faults, services=services, limit=limit, time_s=time_s, only=only
         )
+
+
+def _distant_rows(world: World) -> list[DistantTask]:
+    """Return the tasks due in more than 30 days, the first one first."""
+
+    def fetch() -> list[DistantTask]:
+        with world.context():
+            latest = world.clients.clock.now() + datetime.timedelta(seconds=MAX_AHEAD_S)
+            rows: list[DistantTask] = waiting_until(naive_utc(latest)).fetch()
+            return rows
+
+    return apart(fetch)

@@ -57,6 +57,22 @@ def test_waiting_tasks_are_listed_with_typed_arguments(kit: Rollforward) -> None
     assert kit.enqueued(bookings.confirm) == []
 
 
+def test_tasks_due_in_more_than_thirty_days_are_listed_last(kit: Rollforward) -> None:
+    """They wait in rows: alone and by a transaction, the first one first, each until it runs."""
+    days = 24 * 3600
+    bookings.remind.enqueue(bookings.remind.bind("Cid"), delay_s=80 * days, name=("cid",))
+    rf.transact(lambda: rf.enqueue(bookings.remind, bookings.remind.bind("Bob"), delay_s=60 * days))
+    bookings.remind.enqueue(bookings.remind.bind("Ada"), delay_s=20 * days)
+
+    guests = [bookings.remind.bind(guest) for guest in ("Ada", "Bob", "Cid")]
+    for left in range(3):
+        assert kit.enqueued(bookings.remind) == guests[left:]
+        kit.advance((20 if left == 0 else 40 if left == 1 else 20) * days)
+        kit.sweep()
+        kit.settle()
+    assert kit.enqueued(bookings.remind) == []
+
+
 def test_tasks_that_wait_in_lanes_are_listed_and_run(kit: Rollforward) -> None:
     """In their order, added alone and by a transaction, with arguments of any size."""
     large = bookings.confirm.bind("Eve" * 60_000)
