@@ -23,6 +23,7 @@ from rollforward.flask.context import Wiring
 from rollforward.flask.endpoints import cron, delivery_log, health, metrics, runs, tasks
 from rollforward.flask.guards import csrf, fields, security
 from rollforward.flask.opening import KEY, Opening, in_context
+from rollforward.flask.own_routes import check_routes
 from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
 from rollforward.registry import Registry
@@ -176,7 +177,11 @@ def mount(
     Args:
         error_page, api_prefix: As of `configure`.
         console, guards_pages: As of `serve`.
+
+    Raises:
+        TypeError: a route of the app takes the deliveries of a task, or routes need hosts.
     """
+    check_routes(app, registry.tasks)
     configure(
         *(app, settings, clients, registry),
         error_page=error_page,

@@ -64,6 +64,7 @@ class Opening:
         Raises:
             BadSettingsError: the environment does not describe a whole configuration.
             UnknownQueueError: on a laptop, a task goes to a queue that does not exist.
+            TypeError: a route of the app takes the deliveries of a task, or routes need hosts.
         """
         if self._wiring is None:
             with self._lock:
@@ -89,7 +90,7 @@ def open_app(app: Flask) -> Wiring:
     """Open what `serve` declared: clients, endpoints, recovery; once in each process.
 
     Raises:
-        BadSettingsError, UnknownQueueError: as of `Opening.open`.
+        BadSettingsError, UnknownQueueError, TypeError: as of `Opening.open`.
     """
     opening: Opening = app.extensions[KEY]
     return opening.open()

@@ -154,3 +154,44 @@ def test_a_second_context_of_ndb_says_what_to_remove() -> None:
         app.test_client().get("/")
 
     assert "remove the app's own" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("route", ["/tasks/<name>", "/tasks/<name>/", "/tasks/ship"])
+def test_a_route_that_would_take_a_task_is_refused_at_the_start(route: str) -> None:
+    """Its answer would end the task, whose work nobody has done. Each attempt says so."""
+    app = old_app()
+    app.add_url_rule(route, "any", lambda **names: "done", methods=["POST"])
+    rf.serve(app, ship)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="/tasks/ship would not arrive: old_shop has a route"):
+            app.test_client().get("/")
+
+
+@pytest.mark.parametrize("route", ["/tasks/mail/<name>", "/<path:page>", "/tasks", "/tasks/"])
+def test_routes_beside_those_of_tasks_stay(route: str) -> None:
+    """As a list of tasks, or the old handler of a queue."""
+    app = old_app()
+    app.add_url_rule(route, "any", lambda **names: "own", methods=["GET", "POST"])
+    client = rf.serve(app, ship).test_client()
+
+    assert client.post("/tasks/ship", json={}).status_code == 403
+    assert client.get(route.replace("<name>", "x").replace("<path:page>", "a/b")).text == "own"
+
+
+def test_a_route_that_is_only_read_takes_no_task() -> None:
+    app = old_app()
+    app.add_url_rule("/tasks/<name>", "look", lambda name: f"look at {name}")
+    client = rf.serve(app, ship).test_client()
+
+    assert client.get("/tasks/ship").text == "look at ship"
+    assert client.post("/tasks/ship", json={}).status_code == 403
+
+
+def test_an_app_whose_routes_need_hosts_is_refused() -> None:
+    """All of ours would answer 404, those of tasks and sweeps without a word."""
+    app = Flask("hosts", host_matching=True, static_host="shop.test")
+    app.add_url_rule("/", "home", lambda: "home", host="shop.test")
+    rf.serve(app, ship)
+
+    with pytest.raises(TypeError, match="hosts has host_matching"):
+        app.test_client().get("/", base_url="http://shop.test")

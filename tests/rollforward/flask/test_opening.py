@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from flask import Flask
+from google.cloud import ndb
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 import rollforward as rf
@@ -207,3 +209,21 @@ def test_a_function_that_is_no_task_is_refused_with_its_name() -> None:
 
     with pytest.raises(TypeError, match=r"forgotten.*@rf\.task"):
         declared(forgotten)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_streamed_response_opens_a_context_of_its_own() -> None:
+    """That of its request has ended; without one the error says what to do."""
+
+    def names(context: Callable[[], Any]) -> Iterable[str]:
+        with context():
+            yield str(ndb.Key("Name", 1, namespace="").id())
+
+    app = Flask(__name__)
+    app.add_url_rule("/good", "good", lambda: names(rf.clients().context))
+    app.add_url_rule("/bad", "bad", lambda: names(nullcontext))
+    client = rf.serve(app, greet).test_client()
+
+    assert client.get("/good").text == "1"
+    with pytest.raises(ndb.exceptions.ContextError, match="context is open"):
+        client.get("/bad")
