@@ -90,10 +90,10 @@ def change_letters() -> ResponseReturnValue:
     pattern, part, verb, key = (form.get(name, "") for name in ("pattern", "part", "verb", "key"))
     # A form of a time has no `all`: code from before there were times would take all.
     takes_all = bool(form.get("all") or form.get("of_time"))
-    ids = form.getlist("id")
-    if takes_all == bool(ids):
-        raise ChangeRefusedError(400, "Select at least one dead letter.")
-    run_id = changes.change_letters(pattern, part, verb, ids, key or None, died=time_range_of(form))
+    ids, died = form.getlist("id"), time_range_of(form)
+    if takes_all == bool(ids) or (ids and died):
+        raise ChangeRefusedError(400, "Select at least one dead letter, or those of a time.")
+    run_id = changes.change_letters(pattern, part, verb, ids, key or None, died=died)
     return go_to(f"/runs/continuations/{run_id}", "letters")
 
 

@@ -188,6 +188,20 @@ def test_selected_and_all_letters_are_runs(desk: Desk) -> None:
         assert len(PullItem.query().fetch()) == 2  # Those that are leased.
 
 
+@one_emulator
+def test_letters_that_were_selected_have_no_time_beside_their_ids(desk: Desk) -> None:
+    """The run of the first form has the same id, and another job: the second one ended in 500."""
+    [letter_id] = kill_items(desk, "a")
+    browser = Browser(desk)
+    fields = {"pattern": "pull-queues", "part": "work", "verb": "delete", "key": "k"}
+
+    browser.submit(QUEUE, "/letters/selected", id=letter_id, **fields)
+    since = "2030-01-01T00:00Z"
+    both = browser.submit(QUEUE, "/letters/selected", id=letter_id, since=since, **fields)
+
+    assert (both.status_code, "or those of a time" in both.text) == (400, True)
+
+
 def bodies_of(desk: Desk, query: str, cursor: str | None = "") -> list[str]:
     """Return the bodies of the letters that the API lists, over all pages of three."""
     bodies: list[str] = []
