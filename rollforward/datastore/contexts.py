@@ -18,6 +18,11 @@ from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
 ADVICE = "open Datastore's context first: `with clients.context(): ...`"
+# In place of ndb's words, which name an option that `transact` does not have.
+NESTED = (
+    "transactions may not be nested: write in this one, by a call that joins it if there is one, "
+    "or make this call after the commit"
+)
 
 
 class OtherNamespaceError(Exception):

@@ -41,7 +41,7 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from rollforward.datastore.contexts import ADVICE
+from rollforward.datastore.contexts import ADVICE, NESTED
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,6 @@ OUTCOME_UNKNOWN = (
 RETRIED = (rpc_errors.Aborted, *OUTCOME_UNKNOWN)
 # The service's trouble, and never that of the data: the same request may succeed later.
 TRANSIENT = (*RETRIED, rpc_errors.ResourceExhausted, rpc_errors.RetryError)
-
-
 _ENDED = re.compile(r"transaction\b.*\b(expired|invalid|closed|no longer valid)", re.IGNORECASE)
 
 
@@ -263,6 +261,7 @@ def transact(
 
     Raises:
         NoContextError: this thread has no context of Datastore.
+        NotImplementedError: this code runs in a transaction, which would not hold the body.
         TypeError: the body is a generator or a coroutine, which a call would not run.
         google.api_core.exceptions.Aborted: every attempt lost its race, or was given up by the
             service; nothing was written.
@@ -295,8 +294,7 @@ def _attempt(body: Callable[[], T], transaction: Transaction) -> T:
     future.wait()
     if exits:
         raise exits[0]
-    result: T = _result(future)
-    return result
+    return _result(future)  # type: ignore[no-any-return]
 
 
 def run_attempts(
@@ -391,6 +389,8 @@ def _begin(body: Callable[[], T]) -> Any:
         return ndb.transaction_async(body, retries=0)
     except ContextError:
         raise NoContextError(ADVICE) from None
+    except NotImplementedError:
+        raise NotImplementedError(NESTED) from None
 
 
 def _result(future: Any) -> Any:

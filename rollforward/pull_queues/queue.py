@@ -110,18 +110,25 @@ class PullQueue:
 
         Raises:
             ValueError: `limit` is not from 1 to 1,000, or `lease_s` not from 1 s to a week.
+            RuntimeError: a transaction runs here, which would not undo it.
             google.api_core.exceptions.GoogleAPICallError: what the service said.
         """
         if not 1 <= limit <= 1000:
             raise ValueError(f"limit must be between 1 and 1,000, got {limit}")
         _check_lease_s(lease_s)
+        check_outside(f"lease of {self.name}")
         return leasing.lease(clients, self._shape, limit, lease_s, tag)
 
     def renew(
         self, clients: Clients, leases: Sequence[Lease], *, lease_s: float = 60.0
     ) -> list[Lease]:
-        """Lease items for longer, from now on; return the new leases of those still held."""
+        """Lease items for longer, from now on; return the new leases of those still held.
+
+        Raises:
+            ValueError, RuntimeError: as of `lease`.
+        """
         _check_lease_s(lease_s)
+        check_outside(f"renew of {self.name}")
         ends = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=lease_s)
         return self._move(clients, leases, ends)
 
@@ -130,8 +137,10 @@ class PullQueue:
 
         Raises:
             BadItemError: `delay_s` is above ten years.
+            RuntimeError: a transaction runs here, which would not undo it.
         """
         check_delay(delay_s)
+        check_outside(f"release of {self.name}")
         ready = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=delay_s)
         self._move(clients, leases, ready)
 

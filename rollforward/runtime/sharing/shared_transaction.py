@@ -49,7 +49,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.commit import key_of
-from rollforward.datastore.contexts import ADVICE, context_namespace
+from rollforward.datastore.contexts import ADVICE, NESTED, context_namespace
 from rollforward.datastore.transactions import (
     MAX_ATTEMPTS,
     OUTCOME_UNKNOWN,
@@ -133,7 +133,7 @@ def _transact(
     if get_context(raise_context_error=False) is None:
         raise NoContextError(ADVICE)
     if is_in_transaction():
-        raise NotImplementedError("transactions may not be nested: write in this one")
+        raise NotImplementedError(NESTED)
     if context_namespace() is not None:  # The body of a follower would run in its leader's.
         begin = _try_single
     caller = _Caller(body, current_traceparent())

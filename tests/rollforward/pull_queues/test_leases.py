@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.datastore.transactions import transact
 from rollforward.pull_queues import OLDEST, PullQueue, leasing
 from rollforward.runtime import naive_utc
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
-from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads, put_items
+from tests.rollforward.pull_queues.harness import WORK, Ahead, add, lease, payloads, put_items
 
 ONE = PullQueue("one", max_deliveries=1, partitions=1)
 TWO = PullQueue("two", partitions=2)
@@ -200,3 +201,21 @@ def test_of_leases_in_doubt_of_which_another_worker_took_one_none_is_held(
     assert len(rival_leases) == 1
     assert own == []
     assert LONE.ack(ahead, rival_leases) == []
+
+
+def test_a_lease_in_a_transaction_is_refused_and_the_item_stays_as_it_was(world: World) -> None:
+    """It was changed at once; a body that ran again leased others, and left these to their end."""
+    add(world, "a", "b")
+    held = lease(world, 1, lease_s=30)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("lease", lambda: lease(world)),
+        ("renew", lambda: WORK.renew(world.clients, held, lease_s=90)),
+        ("release", lambda: WORK.release(world.clients, held)),
+    ]
+    for name, call in calls:
+        with pytest.raises(RuntimeError, match=rf"^{name} of work commits at once"):
+            transact(call)
+
+    [free] = lease(world)
+    assert free.deliveries == 1
+    assert WORK.ack(world.clients, held) == []
