@@ -60,8 +60,9 @@ class CachedQuery(Generic[P, T]):
         if not (ttl_s >= 1 and 0 <= stale_s <= MAX_TTL_S - ttl_s):
             limits = f"ttl_s must be at least 1, and ttl_s + stale_s at most {MAX_TTL_S}"
             raise ValueError(f"{limits}, got {ttl_s} and {stale_s}")
-        if not lease_s >= MIN_LEASE_S:
-            raise ValueError(f"lease_s must be at least {MIN_LEASE_S}, got {lease_s}")
+        if not MIN_LEASE_S <= lease_s <= MAX_TTL_S:
+            limits = f"between {MIN_LEASE_S} and {MAX_TTL_S}"
+            raise ValueError(f"lease_s must be {limits}, got {lease_s}")
         if not 0 <= beta < math.inf:
             raise ValueError(f"beta must be finite, and at least 0, got {beta}")
         functools.update_wrapper(self, function)
@@ -177,7 +178,7 @@ def cached(
         ttl_s: Seconds for which a result is served.
         stale_s: Seconds more, while another caller refreshes it; None: as many again.
         lease_s: Seconds from the death of the computing process until another one begins, whole
-            ones, 3 at least. A process that lives keeps its lease.
+            ones, 3 to 2,592,000 (30 days). A process that lives keeps its lease.
         beta: Above 1, busy results are refreshed earlier before their end.
         version: Add 1 when results of the same type change their meaning.
 

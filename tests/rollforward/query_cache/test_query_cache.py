@@ -310,6 +310,7 @@ def test_statistics_are_of_all_processes_until_they_are_emptied(world: World) ->
         {"ttl_s": 60, "stale_s": 30.0},
         {"lease_s": 10.5},
         {"lease_s": 2},
+        {"lease_s": 2_592_001},
         {"beta": -0.5},
         {"beta": math.nan},
         {"beta": math.inf},
@@ -327,6 +328,7 @@ def test_a_declaration_that_cannot_work_is_refused(terms: dict[str, Any]) -> Non
     ("terms", "stale_s"),
     [
         ({"name": "x" * 40, "lease_s": 3, "beta": 0}, 60),
+        ({"lease_s": 2_592_000}, 60),
         ({"ttl_s": 1, "stale_s": 2_591_999}, 2_591_999),
         ({"ttl_s": 2_592_000}, 0),
         ({"ttl_s": 2_591_999}, 1),
