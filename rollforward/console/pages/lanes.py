@@ -110,6 +110,7 @@ def lane_key(drains: str = "") -> ResponseReturnValue:
         facts=facts_of(key.lane),
         lane_url=_lane_url(name),
         drain_url=with_query("/lanes/drain", lane=name, key=text),
+        change_url=with_query("/lanes/change", lane=name, key=text),
         dead=dead,
         next_at=at.timestamp() if at else None,
         tasks=[_task(task) for task in tasks_of(key)],
@@ -129,9 +130,9 @@ def confirm_drain() -> ResponseReturnValue:
 @limits(key=api.MAX_KEY_BYTES)
 def change_key() -> ResponseReturnValue:
     """Pause, resume or drain a key."""
-    form = request.form
-    name, key, verb = (form.get(field, "") for field in ("lane", "key", "verb"))
-    if verb == "drain" and form.get("typed", "").strip() != key.strip():
+    # The key is in the address: in a form, browsers change its line breaks.
+    name, key, verb = (request.values.get(field, "") for field in ("lane", "key", "verb"))
+    if verb == "drain" and request.form.get("typed", "").split() != key.split():
         raise ChangeRefusedError(400, "Type the key as it is. Nothing was deleted.")
     result = changes.control_lane(name, key, verb)
     notice = "lane-drain-more" if result.get("has_more") else f"lane-{verb}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from html import unescape
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -110,6 +112,34 @@ def test_a_key_is_paused_resumed_and_drained_on_record(desk: Desk) -> None:
         ("drain lane", "done: 3 deleted, 0 running"),
         ("resume lane", "done: it was paused, with 0 tasks"),
     }
+
+
+def test_a_key_with_a_line_break_is_changed_and_no_other(desk: Desk) -> None:
+    """A browser sends a field's line break as two characters, which paused another key."""
+    key, other = "ada\nb", "ada\r\nb"
+    add(desk, key, 1)
+    add(desk, other, 1)
+    browser = Browser(desk)
+
+    def press(page: str, label: str, **typed: str) -> None:
+        forms = re.findall(r"<form.*?</form>", browser.read(page), re.DOTALL)
+        [form] = [text for text in forms if re.search(f">{label}\\b", text)]
+        sent = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
+        sent = {name: re.sub(r"\r?\n", "\r\n", value) for name, value in sent.items()} | typed
+        [address] = re.findall(r'action="([^"]*)"', form)
+        browser.client.post(unescape(address), data=sent, headers=browser.headers)
+
+    def states() -> list[tuple[bool, int]]:
+        with desk.world.context():
+            keys = [IN_ORDER(text).state() for text in (key, other)]
+        return [(state.is_paused, state.waiting) for state in keys]
+
+    press(key_path(key), "Pause")
+    assert states() == [(True, 1), (False, 1)]
+    press(key_path(key, "/lanes/drain"), "Drain", typed="ada b")
+    assert states() == [(True, 0), (False, 1)]
+    press(key_path(key), "Resume")
+    assert states() == [(False, 0), (False, 1)]
 
 
 def test_the_api_lists_lanes_keys_and_tasks_and_changes_a_key(desk: Desk) -> None:
