@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 P = ParamSpec("P")
 D = TypeVar("D", bound="DataclassInstance")
+
+# An app gets what is before ? and #, and Cloud Tasks refuses blanks.
+_ARRIVES = re.compile(r"/tasks/[^\s?#]+")
 
 
 @dataclass(frozen=True)
@@ -420,13 +424,16 @@ def task(
         deadline_s: Seconds that a delivery may take, 15 to 1,800; default 600.
 
     Raises:
-        ValueError: the path is not below /tasks/, or a number is out of its bounds.
+        ValueError: the path is not below /tasks/, or would not arrive as it is, or a number is out
+            of its bounds.
         TypeError: by the decorator, when the function has another form than a task's.
     """
     if callable(path):
         return task()(path)
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"path must start with /tasks/, got {path!r}")
+    if path is not None and not _ARRIVES.fullmatch(path):
+        raise ValueError(f"path must have no blank, ? or #, and more than /tasks/, got {path!r}")
     check_max_attempts(max_attempts)
     if deadline_s is not None:
         check_deadline(deadline_s)

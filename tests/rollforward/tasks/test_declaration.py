@@ -51,6 +51,15 @@ def test_a_task_lives_below_tasks(path: str) -> None:
         task(path, queue="default")
 
 
+@pytest.mark.parametrize(
+    "path", ["/tasks/", "/tasks/a?b=c", "/tasks/a#b", "/tasks/a b", "/tasks/a\n"]
+)
+def test_a_path_that_would_not_arrive_is_refused(path: str) -> None:
+    """The app got what is before ?, found no task, and kept each as a dead task after an hour."""
+    with pytest.raises(ValueError, match=r"^path must have no blank, \? or #"):
+        task(path)
+
+
 def test_a_task_needs_no_more_than_a_queue() -> None:
     """The path follows from the function's name; the function's full name tells two tasks apart."""
 
