@@ -150,7 +150,7 @@ def _check_name(source: Path | None, folder: Path, module: str, name: str) -> No
         return
     raise UsageError(
         f"There is no {name!r} in {source or folder}. Write a function `def {name}() -> Flask:` "
-        f"there, or name another: --target {module}:callable."
+        f"there, or name another one: {module}:callable."
     )
 
 

@@ -8,6 +8,7 @@ its SDK of OpenTelemetry (sdk.py).
 
 import html
 import importlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -93,6 +94,11 @@ def app_of(target: str) -> WsgiApp:
     if not hasattr(served, "wsgi_app"):  # It is no Flask app, but makes one.
         if not callable(served):
             raise WrongTargetError(f"{target} is {served!r}: name a function that returns the app.")
+        if _needs_arguments(served):
+            raise WrongTargetError(
+                f"{target} takes arguments: name the Flask app, or a function without any. "
+                "Middleware goes around its wsgi_app: app.wsgi_app = ProxyFix(app.wsgi_app)."
+            )
         served = served()
     if not callable(served):
         raise WrongTargetError(f"{target} returned {served!r}: it must return the Flask app.")
@@ -101,6 +107,14 @@ def app_of(target: str) -> WsgiApp:
         opening.open()
     app: WsgiApp = served
     return app
+
+
+def _needs_arguments(served: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(served).bind()
+    except (TypeError, ValueError):
+        return True
+    return False
 
 
 def describe(error: BaseException) -> tuple[str, list[str]]:

@@ -115,7 +115,7 @@ def test_what_may_be_in_a_module_is_left_to_the_worker(root, code):
         ("absent:serve", "There is no module 'absent'"),
         ("examples.absent:serve", "There is no module 'examples.absent'"),
         ("main.serve:serve", "There is no module 'main.serve'"),
-        ("main:absent", "There is no 'absent' in"),
+        ("main:absent", "There is no 'absent' in .*name another one: main:callable"),
         ("examples:serve", "There is no 'serve' in .*examples"),
     ],
 )

@@ -121,6 +121,14 @@ def test_what_led_to_the_apps_own_code_is_left_out(load):
         ("", "broken_shop:serve", "There is no 'serve' in"),
         ("serve = 'x'", "broken_shop:serve", "name a function that returns the app"),
         ("def serve(): pass", "broken_shop:serve", "it must return the Flask app"),
+        ("def serve(config): pass", "broken_shop:serve", "takes arguments: name the Flask app"),
+        (
+            "from flask import Flask\n"
+            "from werkzeug.middleware.proxy_fix import ProxyFix\n"
+            "serve = ProxyFix(Flask('shop'))\n",
+            "broken_shop:serve",
+            "Middleware goes around its wsgi_app: ",
+        ),
     ],
 )
 def test_a_target_that_is_no_app_is_told_from_one_that_fails(load, text, target, said):
