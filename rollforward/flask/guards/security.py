@@ -5,9 +5,16 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, request
+from werkzeug.exceptions import NotFound
 from werkzeug.sansio.utils import host_is_trusted
 
-from rollforward.flask.context import is_api_path, is_library_endpoint, is_machine_path
+from rollforward.flask.context import (
+    CONSOLE,
+    CONSOLE_API,
+    is_api_path,
+    is_library_endpoint,
+    is_machine_path,
+)
 from rollforward.flask.guards import csrf, fields
 from rollforward.flask.settings import Settings
 
@@ -38,6 +45,13 @@ def register(app: Flask, settings: Settings, *, guards_pages: bool = True) -> No
 
     def is_guarded() -> bool:
         return guards_pages or is_library_endpoint()
+
+    @app.before_request
+    def hide_console() -> None:
+        """A caller without a role meets no console, but an address that nobody has."""
+        if request.blueprint in (CONSOLE, CONSOLE_API) and app.extensions[CONSOLE].caller() is None:
+            request.url_rule = request.view_args = None
+            request.routing_exception = NotFound()
 
     @app.before_request
     def check_host() -> Response | None:

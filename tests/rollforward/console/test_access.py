@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from flask import Flask, Request
+from werkzeug.exceptions import HTTPException
 
 from rollforward import flask as endpoints
 from rollforward.console import Console, Role, local
@@ -24,7 +25,7 @@ from rollforward.registry import Registry
 from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
-from tests.rollforward.console.conftest import API, PATH, Desk, desk_with
+from tests.rollforward.console.conftest import API, PATH, Desk, access, desk_with
 from tests.rollforward.console.test_letters import kill_items
 from tests.rollforward.console.test_pages import Browser
 from tests.rollforward.flows.shop import mail, order
@@ -118,6 +119,31 @@ def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -
                 unknown.data,
             )
             assert dict(answer.headers) == dict(unknown.headers), path
+
+
+@pytest.mark.parametrize("services", ["firestore"], indirect=True)
+@pytest.mark.parametrize("error_class", [None, HTTPException])
+def test_an_app_that_guards_its_pages_itself_shows_no_console_either(
+    services: Services, error_class: type[HTTPException] | None
+) -> None:
+    """Its own page for what does not exist, and none of the library's words and headers."""
+    desk = desk_with(services)
+    world, app = desk.world, Flask("old shop")
+    if error_class is not None:
+        app.register_error_handler(error_class, lambda error: (f"sorry: {error.code}", error.code))
+    console = Console(access=access)
+    endpoints.mount(
+        *(app, world.settings, world.clients, world.registry), console=console, guards_pages=False
+    )
+    desk.app = app
+
+    for method in METHODS:
+        unknown = desk.ask("/nothing/here", method=method, role=None)
+        for path in {*addresses(app, "x"), *NEAR, f"/rollforward/{'x' * 5_000}"}:
+            answer = desk.ask(path, method=method, role=None)
+            assert (answer.status_code, answer.data) == (unknown.status_code, unknown.data), path
+            assert dict(answer.headers) == dict(unknown.headers), path
+    assert desk.ask("/rollforward/").status_code == 200
 
 
 def busy_desk(services: Services) -> tuple[Desk, str, str]:
