@@ -12,6 +12,8 @@ _SHOWN_JSON_CHARS = 1024 * 1024
 _INDENTED = json.JSONEncoder(ensure_ascii=False, indent=2)
 _HEX_ROW_BYTES = 16
 _SHOWN_TOKEN = 19
+# A timer of a stream may be due later than any `datetime` is, in each zone.
+_LAST_MOMENT = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 _AGES = ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600), (float("inf"), "d", 86400))
 
 
@@ -93,6 +95,7 @@ def when(moment: float | None, now_s: float) -> Markup:
     """Return a <time> element: relative to read, exact on hover and for readers."""
     if moment is None:
         return Markup("–")
+    moment = min(moment, _LAST_MOMENT)
     iso = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
     parts = (escape(iso), escape(exact(moment)), escape(relative(moment, now_s)))
     return Markup('<time datetime="{}" title="{}">{}</time>').format(*parts)

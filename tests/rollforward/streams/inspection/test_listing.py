@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import pytest
 
+from rollforward.look.words import when
 from rollforward.streams import (
     FOREVER,
     Computation,
@@ -19,6 +21,7 @@ from rollforward.streams import (
 )
 from rollforward.streams.listing import pipeline_details, replay_dead_letters
 from rollforward.streams.model.limits import Limits
+from rollforward.streams.operators.joins import IntervalJoin
 from rollforward.tasks.runs import RunRefusedError
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import stream_world
@@ -138,3 +141,22 @@ def test_dead_letters_of_a_detached_computation_hold_up_no_others(
         assert [letter.computation for letter in POISONED.dead_letters(clients)] == ["first"] * 5
         with pytest.raises(RunRefusedError, match="first does not run any more"):
             replay_dead_letters(clients, POISONED, "retry")
+
+
+@one_emulator
+def test_a_hold_later_than_all_dates_is_shown(services: Services) -> None:
+    """The page of a pipeline failed whose join never forgets, as soon as it had a record."""
+    join = IntervalJoin(
+        "listed-join", inputs={"in": itemgetter("k"), "other": itemgetter("k")}, output="pairs",
+        lower=timedelta(0), upper=timedelta.max,
+    )  # fmt: skip
+    pipeline = Pipeline("listed-joins", join)
+    world = stream_world(services, pipeline)
+    with world.context():
+        pipeline.push(world.clients, "in", [PushedRecord("1", {"k": "a"}, 1_000)])
+    world.settle()
+    with world.context():
+        [row] = pipeline_details(world.clients, pipeline).rows
+
+    assert row["timers"] == 1
+    assert ">in 29" in when(row["held_at"], 0)  # type: ignore[arg-type]
