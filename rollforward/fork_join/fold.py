@@ -101,7 +101,7 @@ class FoldResult:
 
     items: int = 0
     unread: int = 0  # Packs.
-    failed_items: list[tuple[PackId, Exception]] = field(default_factory=list)
+    failed_items: list[tuple[PackId, BaseException]] = field(default_factory=list)
 
     @property
     def all_failed(self) -> bool:
@@ -169,7 +169,7 @@ def _fold(
         done = transact(lambda: _fold_here(clients, folding, part))
     except UNAVAILABLE_ERRORS:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if len(part) == 1 and part[0].items == 1:
             folded.failed_items.append((part[0], error))
             return
@@ -210,7 +210,7 @@ def _fold_if_current(clients: Clients, folding: Folding[Any], part: Sequence[Pac
             return None
         deletes = [(pack.key, version) for pack, version in packs]
         commit_if_current(clients.datastore, puts=puts, deletes=deletes)
-    except Exception as error:  # If an item is at fault, the join raises the error again.
+    except (Exception, SystemExit) as error:  # One of an item is raised again by the join.
         log.info("%s: a fold needs a transaction: %s", folding.name, error)
         return None
     return len(items)
@@ -316,7 +316,7 @@ def _split(pack: PackId) -> list[PackId]:
 
 
 def _count_failure(
-    clients: Clients, folding: Folding[Any], pack: PackId, error: Exception, *, is_alone: bool
+    clients: Clients, folding: Folding[Any], pack: PackId, error: BaseException, *, is_alone: bool
 ) -> bool:
     """Count a failure of a single item; return whether it is parked or gone.
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from rollforward import continuations
 from rollforward.continuations import Job
 from rollforward.continuations.progress import progress
+from rollforward.flows import RetryPolicy, StepFailedError, Steps, flow
+from rollforward.fork_join import Batch, fork_join
 from rollforward.lanes import Lane
+from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime import Clients
-from rollforward.tasks import task
+from rollforward.tasks import Reject, task
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import Item, Walk, items_of, put_items_here
@@ -39,6 +42,40 @@ def report(clients: Clients, args: Report) -> None:
 
 
 REPORTS = Lane("test-reports", order=True)
+
+
+def write_off(clients: Clients, args: Report, reason: str) -> None:
+    DONE["written off"] += 1
+    if DONE["written off"] < 3:
+        sys.exit("no pen")
+
+
+@task("/tasks/tests/lost-report", queue="default", max_attempts=2)
+def lose(clients: Clients, args: Report) -> None:
+    raise Reject("it is lost")
+
+
+LOST = replace(lose, on_give_up=write_off)
+
+
+@fork_join("test-exits", queue="fork-join", period_s=1)
+def file(clients: Clients, batch: Batch, reports: Sequence[Report]) -> None:
+    if any(report.month == "13" for report in reports):
+        sys.exit("no such month")
+    DONE.update(report.month for report in reports)
+
+
+def leave() -> str:
+    DONE["left"] += 1
+    sys.exit("no such month")
+
+
+@flow("test-exits", retries=RetryPolicy(attempts=3))
+def close_year(step: Steps, kind: str) -> str:
+    try:
+        return str(getattr(step, kind)("close", leave))
+    except StepFailedError as error:
+        return error.reason
 
 
 @contextmanager
@@ -66,7 +103,14 @@ NOTE_ALL = Job("note-all", "fan-out", Walk, items_of, apply=note_all, page_size=
 
 @pytest.fixture
 def world(services: Services) -> Iterator[World]:
-    world = World(services, jobs=[REPORT_ALL, NOTE_ALL], tasks=[report], lanes=[REPORTS])
+    world = World(
+        services,
+        jobs=[REPORT_ALL, NOTE_ALL],
+        tasks=[report, LOST],
+        lanes=[REPORTS],
+        fork_joins=[file],
+        flows=[close_year],
+    )
     DONE.clear()
     with world.clients.context():
         yield world
@@ -106,3 +150,30 @@ def test_an_item_that_exits_lets_the_others_of_its_commit_be_applied(world: Worl
     world.settle()
     run = progress("r")
     assert (run.state, run.totals.done, run.totals.failed) == ("finished", 2, 1)
+
+
+@one_emulator
+@pytest.mark.parametrize("lane", [None, REPORTS("all")], ids=["alone", "lane"])
+def test_a_handler_that_exits_is_called_again(world: World, lane: LaneKey | None) -> None:
+    LOST.enqueue(world.clients, Report("12"), lane=lane)
+    report.enqueue(world.clients, Report("1"), lane=lane)
+    world.settle()
+    assert DONE == {"written off": 3, "1": 1}
+
+
+@one_emulator
+def test_an_item_that_exits_is_parked_and_lets_the_others_be_folded(world: World) -> None:
+    for month in ("12", "13", "1"):
+        file.insert(world.clients, "2030", Report(month))
+    world.settle()
+    assert (DONE, file.depth("2030").parked) == ({"12": 1, "1": 1}, [Report("13")])
+
+
+@one_emulator
+@pytest.mark.parametrize("kind", ["outside", "commit"])
+def test_a_step_that_exits_fails_as_often_as_it_may(world: World, kind: str) -> None:
+    close_year.start(world.clients, "2030", kind)
+    world.settle(patience_s=60)
+    state = close_year.state("2030")
+    assert (state.state, state.result) == ("succeeded", "SystemExit: no such month")
+    assert DONE["left"] == 3

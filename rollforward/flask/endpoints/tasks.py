@@ -250,7 +250,7 @@ def _give_up(
         log.warning("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {describe_error(error)}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         log.exception("the handler of a task that was given up failed: %r", delivery.path[:100])
         note_outcome(Outcome.FAILED)
         return _response(FAILED, describe_error(error))

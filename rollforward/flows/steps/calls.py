@@ -80,7 +80,7 @@ def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecor
     try:
         with attempt.clients.heart.heartbeat(attempt.beat, every_s):
             value = call.run()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _failed(attempt, call, record, error)
     finally:
         attempt.is_calling = False
@@ -141,7 +141,7 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         _give_up(attempt, call, record, error)
     except (*TRANSIENT, BadStepError, LeasedError):
         raise  # No error of the step.
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _failed(attempt, call, record, error)
 
 
@@ -162,7 +162,7 @@ def _stored(
 
 
 def _failed(
-    attempt: FlowAttempt, call: StepCall, record: StepRecord, error: Exception
+    attempt: FlowAttempt, call: StepCall, record: StepRecord, error: BaseException
 ) -> StepRecord:
     """Note the error of a call: it is made again later, or that was the last time."""
     now_s = attempt.now_s()
@@ -242,5 +242,5 @@ def _check_can_start(row: FlowRun, call: StepCall) -> None:
         raise Unwinding
 
 
-def _describe(error: Exception, most: int = MAX_ERROR_BYTES) -> str:
+def _describe(error: BaseException, most: int = MAX_ERROR_BYTES) -> str:
     return within_json(storable(describe_error(error), most), most)

@@ -258,7 +258,7 @@ def _handled(
     assert declared.on_give_up is not None
     try:
         declared.on_give_up(clients, args, reason)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         log.exception("the handler of a task that was given up failed: %r", task.path[:100])
         return _handled_later(task, declared, error, reason)
     fields = {"error_class": error_class(reason)}
@@ -267,7 +267,7 @@ def _handled(
     return Dead(reason)
 
 
-def _handled_later(task: LaneTask, declared: Task[Any], error: Exception, reason: str) -> Later:
+def _handled_later(task: LaneTask, declared: Task[Any], error: BaseException, reason: str) -> Later:
     """Let a task wait that is still to be given up when its turn comes."""
     if task.failures >= declared.max_attempts and task.reason:  # It was tried before.
         reason = str(task.reason).partition(_BY_HANDLER)[0]
