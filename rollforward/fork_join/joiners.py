@@ -115,7 +115,11 @@ class Joiners:
         are_last = self.settings.are_last
         if are_last is None or not admission.items:
             return False
-        return are_last(clients, admission.slot.key, admission.items)
+        try:
+            return are_last(clients, admission.slot.key, admission.items)
+        except (Exception, SystemExit):  # The items are committed: their caller must not fail.
+            log.exception("%s: are_last failed: its batch waits", self.settings.name)
+            return False
 
     def _message(
         self,

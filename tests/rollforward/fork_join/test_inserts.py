@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from rollforward.fork_join.insert import (
     groups,
 )
 from rollforward.fork_join.items import Insertion
+from rollforward.runtime import Clients
 from rollforward.runtime.cache import NoCache
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
@@ -45,6 +47,25 @@ def test_inserts_of_one_process_share_commits(world: World) -> None:
         assert tallied("t") == Counter(f"i{i}" for i in range(24))
         results = [TALLIES.outcome(answer).result for answer in answers]
     assert len(set(results)) == 24
+
+
+@pytest.mark.parametrize("error", [KeyError("order"), rpc_errors.ServiceUnavailable("away")])  # type: ignore[no-untyped-call]
+def test_a_hint_that_fails_fails_no_insert(world: World, error: Exception) -> None:
+    """The items are committed by then: a caller that repeats the insert would double them."""
+
+    def fail(clients: Clients, key: str, count: int) -> bool:
+        raise error
+
+    settings = replace(TALLIES.settings, are_last=fail)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TALLIES._joiners, "settings", settings)
+        assert not any(isinstance(answer, Exception) for answer in put(world, "t", "a"))
+        with world.context():
+            TALLIES.insert_batch(world.clients, "t", [Mark("b")])
+            transact(lambda: TALLIES.insert_in_transaction(world.clients, "t", Mark("c")))
+    world.settle()
+    with world.context():
+        assert tallied("t") == Counter("abc")
 
 
 def test_many_large_items_are_committed_in_parts(world: World) -> None:
