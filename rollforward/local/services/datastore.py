@@ -153,13 +153,16 @@ class DatastoreEmulator:
 
         Args:
             as_of: The time on Cloud Tasks' clock.
-            is_last: Nobody asks it anything any more: it is saved even if it does not rest.
+            is_last: Nobody asks it anything any more: it is saved even if it does not rest. It is
+                also if it has not changed: Cloud Tasks goes back to the time of the last save.
 
         Raises:
             PlatformError: it does not answer, does not come to rest, or cannot write.
         """
         with self._saving:
             version = self.changed_to()
+            if version is None and is_last and self.saved is not None:
+                version = self._saved_version
             if version is None or self.process is None:
                 return False
             is_idle = until_idle(self.process.process(), _IDLE_WITHIN_S)

@@ -191,6 +191,20 @@ def test_nothing_is_saved_while_nothing_changes(tmp_path):
 
 
 @pytest.mark.services
+def test_the_last_save_is_of_the_end_although_nothing_has_changed(tmp_path):
+    """L1: the next start dropped each task that was enqueued since the save before it."""
+    with emulator(tmp_path) as running:
+        assert not running.save(1.0, is_last=True)  # There is nothing to go back to.
+        client(running).put(note(client(running).key("Note", "a")))
+        assert running.save(2.0)
+        assert not running.save(3.0)
+        assert running.save(4.0, is_last=True)
+
+    with emulator(tmp_path) as running:
+        assert running.saved.as_of == 4.0
+
+
+@pytest.mark.services
 def test_projects_do_not_mix(tmp_path):
     """A run for another project has data of its own, and leaves the first one's alone."""
     with emulator(tmp_path) as running:
