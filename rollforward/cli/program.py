@@ -45,7 +45,7 @@ EXIT_CODES = {
     2: "the arguments are wrong",
     3: "no platform or app answers",
     4: "the app does not accept the caller",
-    5: "there is no such thing, or the app has no API for it",
+    5: "there is no such thing, or no API for it that the app shows this caller",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DESCRIPTION = (
