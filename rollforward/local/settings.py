@@ -154,21 +154,21 @@ def console_url(env: Mapping[str, str], root: Path | None = None) -> str:
     """Return where the console is of a platform that runs already.
 
     Args:
-        root: A folder; without a CONSOLE_PORT, the platform that runs there.
+        root: A folder; without a CONSOLE_PORT above 0, the platform that runs there.
 
     Raises:
         PlatformError: CONSOLE_PORT is no port.
     """
-    if root is not None and not env.get("CONSOLE_PORT"):
+    if root is not None and not is_named(env, ""):
         with contextlib.suppress(OSError):
             if url := (root / DEV_DIR / _CONSOLE_FILE).read_text().strip():
                 return url
-    return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT)}"
+    return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT) or CONSOLE_PORT}"
 
 
 def is_named(env: Mapping[str, str], console: str) -> bool:
     """Return whether a person has said which platform is meant, by its URL or its port."""
-    return bool(console or env.get("CONSOLE_PORT"))
+    return bool(console) or env.get("CONSOLE_PORT", "") not in ("", "0")
 
 
 def check_folder(console: str, running: Path, here: Path) -> str:

@@ -127,3 +127,14 @@ def test_like_something_that_is_no_profile_says_what_is_wrong(tmp_path):
         settings.read(["--like=ours.toml"], ZERO_PORTS, tmp_path)
     with pytest.raises(UsageError, match=r"clod cannot be read"):
         settings.read(["--like=clod"], ZERO_PORTS, tmp_path)
+
+
+def test_a_console_on_a_free_port_is_that_of_the_folder(tmp_path):
+    """CONSOLE_PORT=0 of `rollforward run` stands in the same shell as the other commands."""
+    env = {"CONSOLE_PORT": "0"}
+    assert settings.console_url(env, tmp_path) == "http://127.0.0.1:8000"
+    (tmp_path / settings.DEV_DIR).mkdir()
+    (tmp_path / settings.DEV_DIR / "console").write_text("http://127.0.0.1:4711\n")
+
+    assert settings.console_url(env, tmp_path) == "http://127.0.0.1:4711"
+    assert settings.console_url({"CONSOLE_PORT": "9000"}, tmp_path) == "http://127.0.0.1:9000"
