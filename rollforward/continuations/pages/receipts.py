@@ -23,11 +23,15 @@ Receipt = tuple[str, str]
 
 
 def receipt_of(error: ItemError | None) -> Receipt:
-    """Return the receipt of an item that ended so; None: it is done."""
+    """Return the receipt of an item that ended so; None: it is done.
+
+    Raises:
+        TypeError: a job has returned something else: the item may be done, or not.
+    """
     return _letter(error), within_json(storable(str(error or ""), 300), MAX_REASON_BYTES)
 
 
-def _letter(error: ItemError | None) -> str:
+def _letter(error: object) -> str:
     match error:
         case None:
             return DONE
@@ -35,8 +39,12 @@ def _letter(error: ItemError | None) -> str:
             return SKIPPED
         case RefusedItemError():
             return FAILED
-        case _:
+        case ItemError():
             return RETRYING
+        case _:
+            raise TypeError(
+                f"a job must return None or an ItemError for each item, got {error!r:.100}"
+            )
 
 
 def unexpected(error: BaseException) -> ItemError:

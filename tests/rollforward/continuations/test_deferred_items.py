@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward import continuations
 from rollforward.continuations.entities import FINISHED
@@ -43,6 +44,24 @@ def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
     with world.context():
         current = progress("run")
     assert (current.state, current.totals.failed, len(seen)) == (FINISHED, 1, 3)
+
+
+def test_an_answer_that_is_no_error_of_an_item_is_refused(world: World) -> None:
+    """S2: as the keys that a put returns. Nothing is applied, and not once for each attempt."""
+
+    def put(clients: Clients, args: Walk, items: list[Item]) -> Any:
+        return ndb.put_multi([Item(id=f"done:{item.key.id()}", value=1) for item in items])
+
+    job = Job("apply", "fan-out", Walk, items_of, apply=put, max_attempts=2)
+    world = World(world.services, [job])
+    put_items(world, 2)
+
+    run_to_end(world, job, "run")
+
+    with world.context():
+        assert progress("run").totals.failed == 2
+        assert "must return None or an ItemError" in item_issues("run", limit=5)[0].reason
+        assert [row.value for row in Item.query().fetch()] == [0, 1]
 
 
 def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
