@@ -10,6 +10,7 @@ A partition of a source is a process of it, with a row and a task of its own.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -206,6 +207,8 @@ def _read(
     source = environment.pipeline.source(partition.stream)
     if isinstance(source, Subscription):
         return (yield from read_log(source, partition.name, position, limit))
+    # A reader may change it in place, and it is compared with the next one.
+    position = copy.deepcopy(position)
     return (yield Fetch(partition.stream, position, limit, partition.name))  # type: ignore[no-any-return]
 
 

@@ -96,6 +96,25 @@ def test_a_source_that_has_more_has_twice_as_many_reads_in_its_next_commit() -> 
     assert commits(desk) == [READ, 150], "who comes later begins with one read again"
 
 
+def test_a_reader_may_change_its_position_in_place() -> None:
+    """G1: it seemed not to have moved over a page without records, and was never read again."""
+
+    def read(clients: Any, position: dict[str, int] | None, limit: int) -> Pulled:
+        position = position or {"next": 0}
+        begin, end = position["next"], min(position["next"] + READ, 3 * READ)
+        position["next"] = end
+        skipped = range(READ, 2 * READ)
+        records = [({"k": "k"}, n) for n in range(begin, end) if n not in skipped]
+        return Pulled(records, position)
+
+    desk = Desk(Pipeline("pulled", Counted, sources=[PullSource("lines", read)]))
+    desk.do(pull(desk.environment, "lines"))
+    desk.run()
+
+    assert desk.state("counted", "k") == {"seen": 2 * READ}
+    assert source_row(desk).position == {"next": 3 * READ}
+
+
 @pytest.mark.parametrize("watermark", [1_790_000_000_000_000, 1.79e12, float("nan")])
 def test_a_reader_whose_watermark_is_no_time_ends_no_stream(watermark: Any) -> None:
     """A watermark in microseconds is beyond FOREVER: the source waits for another reader."""
