@@ -403,6 +403,8 @@ class HookedNotes(Notes):
     source = HookedNote
 
 
+# ndb's own clock, from Python 3.12 on.
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
 @pytest.mark.parametrize("is_in_transaction", [False, True])
 @pytest.mark.parametrize("view", [Notes, HookedNotes])
 def test_views_see_what_a_put_sets(
