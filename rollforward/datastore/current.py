@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from google.cloud import ndb
-from google.cloud.datastore_v1.types import Entity, Mutation
-from google.cloud.ndb import _datastore_api, _options
+from google.cloud.datastore_v1.types import Mutation
+from google.cloud.ndb import _datastore_api, _options, tasklets
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.bodies import PlainRow
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
-from rollforward.datastore.transactions import running_transaction
+from rollforward.datastore.lookup import lookup
+from rollforward.datastore.transactions import NoTransactionError, running_transaction
 
 _Mutation = Mutation.pb()
 
@@ -31,6 +32,24 @@ def get_multi(keys: Sequence[Any]) -> list[Any]:
     if entities is None or not all(key in entities for key in keys):
         return ndb.get_multi(keys)  # type: ignore[no-any-return]
     return [entities[key] for key in keys]
+
+
+def read_protobufs(keys: Sequence[Any]) -> list[Any]:
+    """Return the stored entities of some keys as protobufs, None for each that does not exist.
+
+    ndb does not know that they were read, nor does this function know what ndb has written.
+
+    Raises:
+        NoTransactionError: this code is not in a transaction.
+        google.api_core.exceptions.GoogleAPICallError: the service's answer.
+    """
+    context = get_context()
+    if context.transaction is None:
+        raise NoTransactionError("run this in a transaction, by transact(body)")
+    asked = [protobuf_of_key(key) for key in keys]
+    results = lookup(context.client, asked, transaction=context.transaction).results
+    found = {result.entity.key.SerializeToString(): result.entity for result in results}
+    return [found.get(key.SerializeToString()) for key in asked]
 
 
 def put(entity: ndb.Model, converted: Any = None) -> None:
@@ -59,13 +78,22 @@ def put_row(client: ndb.Client, row: PlainRow) -> None:
 
 
 def _upsert(converted: Any, transaction_id: bytes) -> None:
+    _write(_Mutation(upsert=converted), transaction_id)
+
+
+def _write(mutation: Any, transaction_id: bytes) -> None:
+    """Add a mutation of a complete key to the commit of the transaction."""
     transaction = running_transaction()
     if transaction is not None and transaction.mutations is not None:
-        transaction.mutations.append(_Mutation(upsert=converted))
+        transaction.mutations.append(mutation)
         return
-    # ndb has no public way to add to the commit of its transaction.
+    # ndb has no public way to add to the commit of its transaction. Its own adds a description of
+    # the mutation to the future, which takes longer than the rest.
     batch = _datastore_api._get_commit_batch(transaction_id, _options.Options())
-    batch.put(Entity.wrap(converted))
+    future = tasklets.Future("a write")
+    future.set_result(None)
+    batch.mutations.append(Mutation.wrap(mutation))
+    batch.futures.append(future)
 
 
 def written_bytes() -> int:
@@ -77,8 +105,8 @@ def written_bytes() -> int:
 
 def delete(key: Any) -> None:
     """Delete an entity of a kind without hooks of its own."""
-    transaction = running_transaction()
-    if transaction is not None and transaction.mutations is not None:
-        transaction.mutations.append(_Mutation(delete=protobuf_of_key(key)))
-    else:
+    transaction_id = get_context().transaction
+    if transaction_id is None:
         key.delete()
+    else:
+        _write(_Mutation(delete=protobuf_of_key(key)), transaction_id)

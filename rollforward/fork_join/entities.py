@@ -160,7 +160,13 @@ def pack_key(pack: str) -> Any:
 
 def packs_of_epoch(queue: str, epoch: str) -> Any:
     """Return the query for the packs of an epoch."""
-    return _between(f"{queue}|{epoch}|", f"{queue}|{epoch}}}")
+    low, high = epoch_bounds(queue, epoch)
+    return _between(low.id(), high.id())
+
+
+def epoch_bounds(queue: str, epoch: str) -> tuple[Any, Any]:
+    """Return the keys between which the packs of an epoch are; neither is a pack's."""
+    return pack_key(f"{queue}|{epoch}|"), pack_key(f"{queue}|{epoch}}}")
 
 
 def packs_of_queue(queue: str, partition: str = "", *, after: str = "") -> Any:

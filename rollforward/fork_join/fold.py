@@ -26,7 +26,13 @@ from google.cloud import ndb
 
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import TRANSIENT, transact
-from rollforward.datastore.versions import commit_if_current, read_versions
+from rollforward.datastore.versions import commit_if_current
+from rollforward.fork_join.batching.packs import (
+    StoredPack,
+    list_packs,
+    read_pack_versions,
+    read_packs,
+)
 from rollforward.fork_join.entities import (
     EpochId,
     PackId,
@@ -34,7 +40,6 @@ from rollforward.fork_join.entities import (
     WorkPack,
     outcome_key,
     pack_key,
-    packs_of_epoch,
 )
 from rollforward.fork_join.parked import Replay, park_in_transaction
 from rollforward.runtime.clients import Clients
@@ -117,8 +122,8 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
             another one.
         Exception: the join function's error for an item that is not parked yet.
     """
-    keys = packs_of_epoch(folding.name, epoch).fetch(MAX_LISTED + 1, keys_only=True)
-    packs = [PackId.parse(key.id()) for key in keys[:MAX_LISTED]]
+    listed = list_packs(clients, folding.name, epoch, MAX_LISTED + 1)
+    packs = listed[:MAX_LISTED]
     clients.random.shuffle(packs)  # A failing item must not come before the rest each time.
     folded = FoldResult()
     for part in _parts(packs, folding.max_batch_size, folding.max_packs):
@@ -139,7 +144,7 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
             f"{folded.unread} packs hold items that this version cannot read",
             after_s=version_pause_s(waited_s),
         )
-    if len(keys) > MAX_LISTED:
+    if len(listed) > MAX_LISTED:
         raise Retry(f"{folded.items} items are folded, and there are more")
     return folded
 
@@ -196,8 +201,7 @@ def _fold_if_current(clients: Clients, folding: Folding[Any], part: Sequence[Pac
     if folding.guarded is None:
         return None
     try:
-        rows = read_versions(clients.datastore, [pack_key(pack.text) for pack in part])
-        packs = [row for row in rows if row is not None]
+        packs = read_pack_versions(clients, part)
         keys = {pack.batch_key for pack, _ in packs}
         if len(keys) != 1 or any(pack.keep_result for pack, _ in packs):
             return None
@@ -232,13 +236,13 @@ class _Folded:
 
 def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> _Folded:
     """Fold the packs that still exist, in a transaction, as many as it has room for."""
-    stored = ndb.get_multi([pack_key(p.text) for p in part])
+    stored = read_packs(part)
     room = _capacity_for(stored)
     packs = [pack for pack in stored[:room] if pack is not None]
     epoch = part[0].epoch
     opened = EpochId.parse(epoch).opened
     is_new = naive_utc(clients.clock.now()) - opened < UNREAD_FOR
-    by_key: dict[str, list[tuple[WorkPack, list[Any]]]] = {}
+    by_key: dict[str, list[tuple[StoredPack, list[Any]]]] = {}
     for pack in packs:
         try:
             items = folding.read(pack.items)
@@ -256,11 +260,11 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
             _put_results(clients, packs_of_key, list(results))
         count += len(items)
         for pack, _ in packs_of_key:
-            pack.key.delete()
+            pack.delete()
     return _Folded(count, len(packs) - sum(map(len, by_key.values())), part[room:])
 
 
-def _capacity_for(packs: Sequence[WorkPack | None]) -> int:
+def _capacity_for(packs: Sequence[StoredPack | None]) -> int:
     """Return how many of some packs one transaction has room for, at least one."""
     writes = 0
     for position, pack in enumerate(packs):
@@ -271,15 +275,15 @@ def _capacity_for(packs: Sequence[WorkPack | None]) -> int:
     return len(packs)
 
 
-def _span(folding: Folding[Any], packs: Sequence[WorkPack], items: int) -> Any:
+def _span(folding: Folding[Any], packs: Sequence[StoredPack], items: int) -> Any:
     """Return a span of a fold, with a link to the trace of each of its items."""
-    links = [text for pack in packs for text in (pack.traceparents or "").split()]
+    links = [text for pack in packs for text in pack.traceparents.split()]
     name, counted = f"fold {folding.name}", {"rollforward.items": items}
     return start_span(name, "CONSUMER", attributes=counted, links=links)
 
 
 def _put_results(
-    clients: Clients, packs: Sequence[tuple[WorkPack, list[Any]]], results: Sequence[Any]
+    clients: Clients, packs: Sequence[tuple[StoredPack, list[Any]]], results: Sequence[Any]
 ) -> None:
     size = sum(len(items) for _, items in packs)
     if len(results) != size:
@@ -289,9 +293,9 @@ def _put_results(
         if pack.keep_result:
             expires_at = naive_utc(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
             WorkOutcome(
-                key=outcome_key(pack.key.id()),
+                key=outcome_key(pack.id),
                 results=results[position : position + len(items)],
-                expires=expiry(PackId.parse(pack.key.id()).epoch, expires_at),
+                expires=expiry(PackId.parse(pack.id).epoch, expires_at),
             ).put()
         position += len(items)
 

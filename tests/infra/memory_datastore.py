@@ -18,6 +18,8 @@ from google.cloud import ndb
 
 from rollforward.datastore import transactions
 from rollforward.datastore.transactions import Transaction
+from rollforward.fork_join.batching.packs import StoredPack
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key, packs_of_epoch
 from rollforward.materialized_views import Apply, ViewGroup
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime.sharing.shared_transaction import SharedBody
@@ -88,7 +90,7 @@ def _read(views: ViewGroup, body: str) -> Apply:
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Let ndb's calls for several entities be those for each, and `get_by_id` that of its key."""
+    """Let calls for several entities be ndb's for each, and `get_by_id` that of its key."""
 
     def get_by_id(kind: type[ndb.Model], id_: Any) -> Any:
         return ndb.Key(kind, id_).get()
@@ -97,8 +99,39 @@ def one_by_one() -> Iterator[None]:
         mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
         mock.patch.object(ndb, "delete_multi", lambda keys: [key.delete() for key in keys]),
         mock.patch.object(ndb.Model, "get_by_id", classmethod(get_by_id)),
+        mock.patch("rollforward.fork_join.fold.list_packs", _list_packs),
+        mock.patch("rollforward.fork_join.fold.read_packs", _read_packs),
     ):
         yield
+
+
+def _list_packs(clients: Any, queue: str, epoch: str, limit: int) -> list[PackId]:
+    keys = packs_of_epoch(queue, epoch).fetch(limit, keys_only=True)
+    return [PackId.parse(key.id()) for key in keys]
+
+
+def _read_packs(packs: Sequence[PackId]) -> list[StoredPack | None]:
+    rows = ndb.get_multi([pack_key(pack.text) for pack in packs])
+    return [None if row is None else stored_pack(row) for row in rows]
+
+
+def versions_of_packs(read: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Any:
+    """Let packs be read with their versions by what reads entities so."""
+
+    def read_pack_versions(
+        clients: Any, packs: Sequence[PackId]
+    ) -> Sequence[tuple[StoredPack, Any]]:
+        found = read(None, [pack_key(pack.text) for pack in packs])
+        return [(stored_pack(row[0]), row[1]) for row in found if row is not None]
+
+    return mock.patch("rollforward.fork_join.fold.read_pack_versions", read_pack_versions)
+
+
+def stored_pack(row: WorkPack) -> StoredPack:
+    """Return a pack as a fold reads it."""
+    return StoredPack(
+        row.key, row.batch_key, row.items, row.traceparents or "", bool(row.keep_result)
+    )
 
 
 @contextmanager

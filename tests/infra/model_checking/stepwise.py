@@ -31,7 +31,7 @@ from google.cloud import ndb
 from rollforward.datastore.bodies import PlainRow
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
-from tests.infra.memory_datastore import Memory, one_by_one
+from tests.infra.memory_datastore import Memory, one_by_one, versions_of_packs
 from tests.infra.model_checking.live_state import LiveState
 
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"
@@ -438,7 +438,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("rollforward.fork_join.entities._between", KeyRange),
         mock.patch("rollforward.fork_join.insert.insert_rows", _insert_rows),
         mock.patch("rollforward.fork_join.fold.transact", transact),
-        mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
+        versions_of_packs(_read_versions),
         mock.patch("rollforward.fork_join.fold.commit_if_current", commit_if_current),
         mock.patch("rollforward.datastore.versions.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.batching.epochs.pauses", pauses),

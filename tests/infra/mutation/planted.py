@@ -104,12 +104,15 @@ PACKAGES = {
     ),
     "fork_join": Package(
         ["rollforward/fork_join/**/*.py"],
-        _in(
-            f"{TESTS}/fork_join",
-            *("batches", "fork_join", "gauges", "inserts", "receipts", "outcomes", "parking"),
-            *("epochs", "sweep", "transactional", "adaptive", "accumulator"),
-            start="test_",
-        ),
+        [
+            *_in(
+                f"{TESTS}/fork_join",
+                *("batches", "fork_join", "gauges", "inserts", "receipts", "outcomes", "parking"),
+                *("sweep", "transactional", "accumulator"),
+                start="test_",
+            ),
+            f"{TESTS}/fork_join/batching/test_*.py",
+        ],
     ),
     "views": Package(
         ["rollforward/materialized_views/**/*.py"],

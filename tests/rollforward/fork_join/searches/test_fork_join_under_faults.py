@@ -16,6 +16,7 @@ from rollforward.fork_join import Batch, ForkJoin, OutcomeUnknownError, fork_joi
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join import insert as fork_join_insert
 from rollforward.fork_join import sweep as fork_join_sweep
+from rollforward.fork_join.batching.packs import StoredPack
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.fork_join.joiners import Join
 from rollforward.fork_join.sweep import SweepResult
@@ -300,7 +301,7 @@ def _deleted_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fold(clients: Any, queue: Any, part: Sequence[Any]) -> int:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(WorkPack, "key", property(lambda self: _Undeletable(self._entity_key)))
+            inner.setattr(StoredPack, "delete", lambda pack: None)
             return sound(clients, queue, part)
 
     sound_fold = fork_join_fold._fold
@@ -311,17 +312,6 @@ def _deleted_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fork_join_fold, "_fold_here", fold)
     monkeypatch.setattr(fork_join_fold, "_fold", fold_part)
-
-
-class _Undeletable:
-    def __init__(self, key: Any) -> None:
-        self._key = key
-
-    def delete(self) -> None:
-        pass
-
-    def id(self) -> Any:
-        return self._key.id()
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
