@@ -29,6 +29,11 @@ class OtherNamespaceError(Exception):
     """The context has another namespace than its client, where no task and no sweep would look."""
 
 
+def tasklet_result(returned: Any) -> Any:
+    """Return what a function has returned; of a tasklet of ndb its result, once it has ended."""
+    return returned.result() if isinstance(returned, ndb.Future) else returned
+
+
 def client_namespace() -> str:
     """Return the namespace of the client, for a query that looks there in any context."""
     return get_context().client.namespace or ""

@@ -41,7 +41,7 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from rollforward.datastore.contexts import ADVICE, NESTED
+from rollforward.datastore.contexts import ADVICE, NESTED, tasklet_result
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
@@ -377,9 +377,7 @@ def pause_before_retry(
 
 def run_body(body: Callable[[], T], transaction: Transaction) -> T:
     """Run the body of a transaction to its end, and then what its hooks write last."""
-    result = body()
-    if isinstance(result, ndb.Future):  # A tasklet, which has yet to run to its end.
-        result = result.result()
+    result: T = tasklet_result(body())
     transaction.before_commit()
     return result
 

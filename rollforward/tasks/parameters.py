@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, get_type_hints
 
+from rollforward.datastore.contexts import tasklet_result
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.errors import BadArgumentsError
@@ -134,7 +135,7 @@ def form_of(
     if leading is not Clients and not takes_first:
         raise TypeError(f"{name}: its first parameter must be a {leading.__name__}; {form}")
     parameters = declared[1:] if takes_first else declared
-    work = function if takes_first else _without_clients(function)
+    work = _to_its_end(function if takes_first else _without_clients(function))
     if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         args = hints.get(parameters[0].name)
         if isinstance(args, type) and dataclasses.is_dataclass(args):
@@ -156,6 +157,16 @@ def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(function)
     def work(clients: Clients, /, *args: Any, **options: Any) -> object:
         return function(*args, **options)
+
+    return work
+
+
+def _to_its_end(function: Callable[..., object]) -> Callable[..., object]:
+    """Return the function, which as a tasklet of ndb would return before it has ended."""
+
+    @functools.wraps(function)
+    def work(*args: Any, **options: Any) -> object:
+        return tasklet_result(function(*args, **options))
 
     return work
 

@@ -34,6 +34,7 @@ from rollforward.continuations.pages.lease import (
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.sources import Slice, Span, read_page
+from rollforward.datastore.contexts import tasklet_result
 from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
@@ -311,7 +312,7 @@ class _PageAttempt:
             # Before the line is closed: that may take long.
             return self._commit(CommitKind.LAST)
 
-    def _deliver_one(self, deliver: Callable[[Any], None], position: int, item: Any) -> None:
+    def _deliver_one(self, deliver: Callable[[Any], object], position: int, item: Any) -> None:
         """Deliver one item and note what became of it.
 
         An item that ends in an error of another kind than ItemError is in doubt: it may have
@@ -322,7 +323,7 @@ class _PageAttempt:
             if item is None:
                 error = gone()
             else:
-                deliver(item)
+                tasklet_result(deliver(item))
         except ItemError as item_error:
             error = item_error
         except PASSED_ON:
