@@ -18,6 +18,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import find_head
 from rollforward.streams.graph.plan import RunningComputation
 from rollforward.streams.model.errors import TopologyError
+from rollforward.streams.model.sources import PullSource
 from rollforward.streams.moving.file_format import Header, Row, state_row, write_file
 from rollforward.streams.publications import Publication
 from rollforward.streams.storage.dedup import KnownIds
@@ -123,7 +124,22 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
         percentiles=stopped["percentiles"],
         due=sorted(due),
         codecs=environment.pipeline.codecs.names,
+        numbers=(yield from _numbers(environment, stopped["sources"])),
     )
+
+
+def _numbers(environment: Environment, sources: Sequence[Sequence[Any]]) -> Steps[dict[str, int]]:
+    """Return the numbers of the next records of pull sources that a weak sink reads."""
+    pipeline = environment.pipeline
+    places = [
+        (stream, partition)
+        for stream, partition, *_ in sources
+        if stream in pipeline.weak_sink_streams
+        and isinstance(pipeline.known_sources[stream], PullSource)
+    ]
+    keys = [environment.names.source(*place) for place in places]
+    rows = (yield Read(keys)) if keys else []
+    return {":".join(place): row.body.records for place, row in zip(places, rows, strict=True)}
 
 
 def _check_still_stopped(environment: Environment, head: Head) -> Steps[None]:

@@ -53,6 +53,8 @@ class Header:
         percentiles: The watermarks of computations that have asked for a percentile.
         due: Computations with timers that the watermark has passed and that have not fired.
         codecs: The names of the codecs that records which wait may have.
+        numbers: By "<stream>:<partition>", the number of the next record of a pull source, from
+            which its id at a weak sink follows.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Header:
     percentiles: Mapping[str, int] = field(default_factory=dict)
     due: Sequence[str] = ()
     codecs: Sequence[str] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
     export: int = FORMAT
 
     def floor(self, stream: str) -> int:
@@ -217,10 +220,11 @@ def is_state(row: Mapping[str, Any]) -> bool:
 
 
 def _header_row(header: Header) -> Row:
-    """Return a header as JSON, which is what earlier code reads if there are no codecs."""
+    """Return a header as JSON, which earlier code reads if there are no codecs and numbers."""
     row = asdict(header)
-    if not row["codecs"]:
-        del row["codecs"]
+    for name in ("codecs", "numbers"):
+        if not row[name]:
+            del row[name]
     return row
 
 

@@ -241,14 +241,19 @@ def _first_rows(environment: Environment, header: Header) -> Commit:
     head, rows = with_intervals(environment, head, pipeline.computations.values())
     head, sources = with_sources(environment, head, pipeline.sources)
     rows = [(key, row._replace(gen=gen)) for key, row in rows]
-    written = {names.source(stream, process): rest for stream, process, *rest in header.sources}
+    written = {
+        names.source(stream, process): (*rest, header.numbers.get(f"{stream}:{process}", 0))
+        for stream, process, *rest in header.sources
+    }
     sources = [(key, _source(row, *written[key])) for key, row in sources]
     return Commit(inserts=[(names.head, with_watermarks(head, header)), *rows, *sources])
 
 
-def _source(row: SourceRow, watermark: int, position: Any) -> SourceRow:
+def _source(row: SourceRow, watermark: int, position: Any, records: int) -> SourceRow:
     latest = 0 if watermark >= FOREVER else watermark  # Of a record, which no end is.
-    return row._replace(watermark=watermark, latest=latest, position=position, seq=1)
+    return row._replace(
+        watermark=watermark, latest=latest, position=position, records=records, seq=1
+    )
 
 
 def _write_states(

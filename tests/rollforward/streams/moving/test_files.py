@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import FOREVER
+from rollforward.streams import FOREVER, Pipeline, Pulled, PullSource
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.inspection.status import overview
 from rollforward.streams.moving import seal_to
 from rollforward.streams.moving.exporting import export_with, record_page
 from rollforward.streams.moving.file_format import read_header
 from rollforward.streams.moving.importing import import_with
 from rollforward.streams.moving.stopping import resume_steps, stop_steps
+from rollforward.streams.storage.remote_calls import CallEffects
 from rollforward.streams.storage.schema import CHUNK
 from tests.rollforward.streams.moving import moves
 from tests.rollforward.streams.simulator.driver import Came, Desk
@@ -89,3 +92,32 @@ def test_the_end_of_a_source_is_no_record_after_a_move(tmp_path: Path) -> None:
 
     assert moved.head.sources == {"in": FOREVER}
     assert moved.do(overview(moved.environment)).latest < FOREVER
+
+
+def test_records_of_a_pull_source_have_new_ids_at_a_weak_sink_after_a_move(tmp_path: Path) -> None:
+    """C, G22: they began with the first one's, which whom the sink calls drops as known."""
+    count, acted = 3, list[tuple[str, int]]()
+
+    def read(clients: Any, position: int | None, limit: int) -> Pulled:
+        return Pulled([(n, n) for n in range(position or 0, count)], count)
+
+    def act(call: CallEffects) -> tuple[int, ...]:
+        acted.extend((record.id, record.value) for _, record in call.effects)
+        return tuple(range(len(call.effects)))
+
+    def desk() -> Desk:
+        sink = EffectSink("in", lambda clients, record: None, weak=True, name="shop")
+        made = Desk(Pipeline("weakly", sources=[PullSource("in", read)], sinks=[sink]))
+        made.simulation.acts[CallEffects] = act
+        return made
+
+    first, path = desk(), tmp_path / "export"
+    first.do(pull(first.environment, "in"))
+    first.do(stop_steps(first.environment))
+    export_with(moves.run_of(first), path)
+    second, count = desk(), 5
+    import_with(moves.run_of(second), path)
+    second.do(pull(second.environment, "in"))
+
+    assert [value for _, value in acted] == [0, 1, 2, 3, 4]
+    assert len({id_ for id_, _ in acted}) == 5
