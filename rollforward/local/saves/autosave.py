@@ -12,6 +12,8 @@ from rollforward.local.saves.saves import Save
 
 # Under writes without pause; else a save is made as soon as there is none for a moment.
 SAVE_EVERY_S = 30.0
+# An idle Datastore's save is moved to the present: this is what a kill takes back of Cloud Tasks.
+CONFIRM_EVERY_S = 10.0
 # A save takes seconds when there is much to save: not more than a twentieth of the time.
 _SAVE_SHARE = 20.0
 _LOOK_EVERY_S = 2.0
@@ -29,8 +31,8 @@ class SavedDatastore(Protocol):
         """Return the version that is not saved yet, None if there is nothing to save."""
         ...
 
-    def save(self, as_of: float = 0.0, *, is_last: bool = False) -> bool:
-        """Save its data if they have changed; return whether it did."""
+    def save(self, as_of: float = 0.0, *, is_last: bool = False, may_export: bool = True) -> bool:
+        """Save its data if they have changed, else move the last save to now; return which."""
         ...
 
 
@@ -56,11 +58,15 @@ class Autosave:
         """
         version: int | None = None
         pause_s, saved_at, is_failing = SAVE_EVERY_S, time.monotonic(), False
+        confirmed_at = saved_at
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            began = time.monotonic()
+            began, as_of = time.monotonic(), self.tasks_time()
             try:
                 earlier, version = version, await asyncio.to_thread(self.datastore.changed_to)
+                if version is None and began - confirmed_at >= CONFIRM_EVERY_S:
+                    await asyncio.to_thread(self.datastore.save, as_of, may_export=False)
+                    confirmed_at = began
                 is_calm = version == earlier and not is_failing
                 if version is None or not (is_calm or began - saved_at >= pause_s):
                     continue

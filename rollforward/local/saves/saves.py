@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollforward.local.errors import ServiceFailedError
@@ -23,7 +23,7 @@ KEPT = 2
 _FORMAT = 1
 _FIELDS = {_FORMAT: ("as_of", "real_time", "next_id", "overall", "checksums")}
 _ABOUT = "save.json"
-_UNFINISHED = "unfinished"
+_UNFINISHED, _UNFINISHED_NOTE = "unfinished", "unfinished.json"
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class Saves:
         number = int(named[-1].name) + 1 if named else 1
         checksums = _checksums(unfinished)
         save = Save(self.folder / f"{number:08d}", as_of, now_s, next_id, below, checksums)
-        note = {"format": _FORMAT} | {name: getattr(save, name) for name in _FIELDS[_FORMAT]}
-        (unfinished / _ABOUT).write_text(json.dumps(note, indent=1))
+        (unfinished / _ABOUT).write_text(_note(save))
         _force_to_disk(unfinished)
         unfinished.rename(save.folder)
         _force_entry(self.folder)
@@ -105,8 +104,30 @@ class Saves:
             shutil.rmtree(folder, ignore_errors=True)
         return save
 
+    def confirm(self, save: Save, as_of: float) -> Save:
+        """Write down that a save is all there is, also at a later time on Cloud Tasks' clock.
+
+        Raises:
+            ServiceFailedError: it cannot be written.
+        """
+        save = replace(save, as_of=as_of)
+        fresh = self.folder / _UNFINISHED_NOTE
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)  # The save may be the other emulator's.
+            fresh.write_text(_note(save))
+            _force_entry(fresh)
+            fresh.replace(save.folder / _ABOUT)
+        except OSError as error:
+            raise ServiceFailedError(f"Datastore's save could not be confirmed: {error}") from error
+        return save
+
     def _named(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("*") if path.name.isdecimal())
+
+
+def _note(save: Save) -> str:
+    fields = {name: getattr(save, name) for name in _FIELDS[_FORMAT]}
+    return json.dumps({"format": _FORMAT} | fields, indent=1)
 
 
 def _read(folder: Path) -> Save:

@@ -145,25 +145,29 @@ class DatastoreEmulator:
         version = self.admin.version() if self.is_kept and self.process is not None else None
         return None if version == self._saved_version else version
 
-    def save(self, as_of: float = 0.0, *, is_last: bool = False) -> bool:
+    def save(self, as_of: float = 0.0, *, is_last: bool = False, may_export: bool = True) -> bool:
         """Save its data if they changed since the last save; return whether it did.
+
+        Else the last save moves to this time: Cloud Tasks goes back to it at the next start.
 
         Nobody may ask the emulator anything meanwhile: its export changes rows in place, and a
         commit that reads one just then fails in the middle.
 
         Args:
             as_of: The time on Cloud Tasks' clock.
-            is_last: Nobody asks it anything any more: it is saved even if it does not rest. It is
-                also if it has not changed: Cloud Tasks goes back to the time of the last save.
+            is_last: Nobody asks it anything any more: it is saved even if it does not rest.
+            may_export: False: data that have changed are left to a later save.
 
         Raises:
             PlatformError: it does not answer, does not come to rest, or cannot write.
         """
         with self._saving:
             version = self.changed_to()
-            if version is None and is_last and self.saved is not None:
-                version = self._saved_version
-            if version is None or self.process is None:
+            if self.process is None or (version is not None and not may_export):
+                return False
+            if version is None:
+                if self.saved is not None and as_of > self.saved.as_of:
+                    self.saved = self._saves.confirm(self.saved, as_of)
                 return False
             is_idle = until_idle(self.process.process(), _IDLE_WITHIN_S)
             if not is_idle and not is_last:

@@ -191,17 +191,28 @@ def test_nothing_is_saved_while_nothing_changes(tmp_path):
 
 
 @pytest.mark.services
-def test_the_last_save_is_of_the_end_although_nothing_has_changed(tmp_path):
-    """L1: the next start dropped each task that was enqueued since the save before it."""
-    with emulator(tmp_path) as running:
-        assert not running.save(1.0, is_last=True)  # There is nothing to go back to.
-        client(running).put(note(client(running).key("Note", "a")))
-        assert running.save(2.0)
-        assert not running.save(3.0)
-        assert running.save(4.0, is_last=True)
+def test_a_save_moves_with_time_while_nothing_changes(tmp_path):
+    """L1: the next start dropped each task that was enqueued since the save was made."""
+
+    def as_of_the_next_start():
+        return Saves.of(tmp_path / "datastore", PROJECT).newest().as_of
 
     with emulator(tmp_path) as running:
-        assert running.saved.as_of == 4.0
+        running.save(0.5)  # There is nothing to go back to.
+        client(running).put(note(client(running).key("Note", "a")))
+        running.save(1.0)
+        assert not running.save(2.0)
+        assert as_of_the_next_start() == 2.0
+        client(running).put(note(client(running).key("Note", "b")))
+        assert not running.save(3.0, may_export=False)  # What was saved is not all there is.
+        assert as_of_the_next_start() == 2.0
+        running.save(4.0)
+        assert not running.save(5.0, is_last=True)
+
+    assert as_of_the_next_start() == 5.0
+    with emulator(tmp_path) as running:
+        of = client(running)
+        assert of.get(of.key("Note", "b")) is not None
 
 
 @pytest.mark.services

@@ -1,0 +1,48 @@
+"""Saves of a Datastore that is idle."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from rollforward.local.saves import autosave
+from rollforward.local.saves.autosave import Autosave
+
+pytestmark = pytest.mark.fast
+
+
+class Idle:
+    """A Datastore in which nothing changes."""
+
+    saved = None
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def changed_to(self):
+        self.calls.append("changed?")
+
+    def save(self, as_of, *, may_export):
+        assert not may_export  # The app is at work.
+        self.calls.append(as_of)
+        return False
+
+
+def test_the_save_of_an_idle_datastore_moves_to_a_time_before_it_was_asked(monkeypatch):
+    """A change between the two would be lost by a kill, and the tasks that it made would stay."""
+    monkeypatch.setattr(autosave, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(autosave, "CONFIRM_EVERY_S", 0.0)
+    calls = []
+
+    def tasks_time():
+        calls.append("now?")
+        return 7.0
+
+    async def run():
+        saves = Autosave(Idle(calls), contextlib.nullcontext, tasks_time, print)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(saves.run(), timeout=0.2)
+
+    asyncio.run(run())
+
+    assert calls[:6] == ["now?", "changed?", 7.0] * 2
