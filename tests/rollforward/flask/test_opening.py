@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from google.cloud import ndb
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 import rollforward as rf
@@ -227,3 +228,15 @@ def test_a_streamed_response_opens_a_context_of_its_own() -> None:
     assert client.get("/good").text == "1"
     with pytest.raises(ndb.exceptions.ContextError, match="context is open"):
         client.get("/bad")
+
+
+@pytest.mark.usefixtures("local")
+def test_an_app_that_is_mounted_inside_of_the_served_one_has_its_clients() -> None:
+    """As the how-to mounts a second app of a process, which has one URL for its tasks."""
+    app, inner = Flask("shop"), Flask("admin")
+    inner.add_url_rule("/", view_func=lambda: str(sorted(rf.clients().task_paths or ())))
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/admin": inner})  # type: ignore[method-assign]
+    client = rf.serve(app, greet).test_client()
+
+    assert "/tasks/greet" in client.get("/admin/").text
+    assert client.get("/health/live").status_code == 200
