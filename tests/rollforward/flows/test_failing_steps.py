@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from rollforward.flows import RetryPolicy, Steps
 from rollforward.flows.reading import FlowState
@@ -20,9 +22,19 @@ from tests.rollforward.tasks.reminders import one_emulator
 pytestmark = pytest.mark.fast
 
 
+@dataclass
+class Down:
+    """The error of a service that is down."""
+
+    error: Exception
+
+
+DOWN = Down(Unavailable("the service is down"))
+
+
 def down() -> None:
     CODE.act("asked")
-    raise Unavailable("the service is down")
+    raise DOWN.error
 
 
 def start(world: World, code: Callable[[Steps], object], rounds: int = 10) -> FlowState:
@@ -42,8 +54,16 @@ def go_on(world: World, rounds: int = 10) -> FlowState:
 
 
 @one_emulator
-def test_a_service_that_is_down_counts_as_a_failure_once_the_time_is_up(world: World) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("the service is down"), rpc_errors.ServiceUnavailable("the service is down")],  # type: ignore[no-untyped-call]
+    ids=["ours", "of Google"],
+)
+def test_a_service_that_is_down_counts_as_a_failure_once_the_time_is_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """W3: before that a policy of one attempt does not end it, and each pause is short."""
+    monkeypatch.setattr(DOWN, "error", error)
     until = world.clock.now() + datetime.timedelta(minutes=10)
     policy = RetryPolicy(attempts=1, until=until)
     state = start(world, lambda step: step.retrying(policy).outside("ask", down))
