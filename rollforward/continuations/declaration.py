@@ -47,7 +47,7 @@ def job(
     source: Callable[[Any], Source[I]],
     queue: str = "default",
     effect: Effect = "apply",
-    on_finished: Callable[[Clients, Any], None] | None = None,
+    on_finished: Callable[[Clients, Any], object] | None = None,
     page_size: int = PAGE_SIZE,
     max_attempts: int = MAX_ATTEMPTS,
     retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S,

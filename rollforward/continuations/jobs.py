@@ -104,7 +104,7 @@ class Job(Generic[A, I]):
     side_effect: SideEffectFunction[A, I] | None = None
     apply: ApplyFunction[A, I] | None = None
     check: CheckFunction[A, I] | None = None
-    on_finished: Callable[[Clients, A], None] | None = None
+    on_finished: Callable[[Clients, A], object] | None = None
     page_size: int = PAGE_SIZE
     max_attempts: int = MAX_ATTEMPTS
     retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
