@@ -183,7 +183,9 @@ class ItemCodec(Generic[I]):
 
     def _checked(self, key: str, items: Sequence[I], start: int) -> str:
         """Return items, of which `start` come first, as JSON without the brackets of their list."""
-        with contextlib.suppress(*_mismatches()):
+        with contextlib.suppress(BadItemError, *_mismatches()):
+            for item in items:
+                self._check_class(item)
             body = self._items.dump_json(list(items), warnings=False)
             self._items.validate_json(body, strict=True)
             if len(body) <= MAX_ITEM_BYTES:
@@ -210,6 +212,7 @@ class ItemCodec(Generic[I]):
         """
         refuse_other_namespace(f"the fork-join queue {self._queue}")
         check_key(key)
+        self._check_class(item)
         try:
             body = self._item.dump_json(item, warnings=False)
             # As in its pack, where it is nested one level deeper than alone.
@@ -219,6 +222,18 @@ class ItemCodec(Generic[I]):
         if len(body) > MAX_ITEM_BYTES:
             raise BadItemError(f"item must have at most {MAX_ITEM_BYTES} bytes, got {len(body)}")
         return body.decode()
+
+    def _check_class(self, item: I) -> None:
+        """Check that an item is of no other class: it would lose that, and fields of its own.
+
+        Raises:
+            BadItemError: it is.
+        """
+        if is_dataclass(self._of) and type(item) is not self._of:
+            raise BadItemError(
+                f"item does not match the type of {self._queue}: it must be of the class "
+                f"{self._of.__name__}, got {type(item).__name__}"
+            )
 
     def read(self, items: str) -> list[I]:
         """Return the items of a pack.

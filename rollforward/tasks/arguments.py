@@ -33,7 +33,7 @@ class ArgumentsCodec(Generic[A]):
         Raises:
             BadArgumentsError: no delivery could read them; the text names field and types.
         """
-        if not isinstance(args, self._kind):
+        if type(args) is not self._kind:  # A subclass would lose its class, and its own fields.
             form = getattr(self._kind, "__form__", self._kind.__name__)
             raise BadArgumentsError(
                 f"{self._owner} takes {form}, not {type(args).__name__}: {args!r:.100}"

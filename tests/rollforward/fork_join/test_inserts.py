@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -75,6 +75,22 @@ def test_many_large_items_are_committed_in_parts(world: World) -> None:
         answers = TALLIES.insert_each(world.clients, marks)
         assert not any(isinstance(answer, Exception) for answer in answers)
         assert len(packs()) > 1
+
+
+@dataclass(frozen=True)
+class DatedMark(Mark):
+    day: str = ""
+
+
+def test_an_item_of_a_subclass_is_refused(world: World) -> None:
+    """It was folded as an item of the declared class, without what it has beyond that."""
+    dated = DatedMark("a", "monday")
+    with world.clients.context():
+        with pytest.raises(BadItemError, match="of the class Mark, got DatedMark"):
+            TALLIES.insert(world.clients, "t", dated)
+        with pytest.raises(BadItemError, match=r"item 2: .* of the class Mark, got DatedMark"):
+            TALLIES.insert_batch(world.clients, "t", [Mark("b"), dated])
+        assert packs() == []
 
 
 def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:

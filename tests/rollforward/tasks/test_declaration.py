@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -194,7 +194,15 @@ def test_a_task_that_would_never_be_attempted_is_refused(world: World, max_attem
     assert queued(world) == []
 
 
+@dataclass(frozen=True)
+class RemindKindly(Remind):
+    """Arguments with a field of their own, which a delivery would not have."""
+
+    greeting: str = "dear"
+
+
 WRONG: list[Any] = [
+    RemindKindly("p1"),
     Remind(5),  # type: ignore[arg-type]
     Remind("p1", "3"),  # type: ignore[arg-type]
     Remind("p1", 1.5),  # type: ignore[arg-type]
@@ -224,6 +232,7 @@ def test_arguments_of_another_type_are_refused(world: World, args: Any) -> None:
         (Remind("p", "3"), "days: Input should be a valid integer, not str"),  # type: ignore[arg-type]
         ("p1", "/tasks/tests/remind takes Remind, not str: 'p1'"),
         (None, "takes Remind, not NoneType: None"),
+        (RemindKindly("p1"), "takes Remind, not RemindKindly: RemindKindly(party_id='p1'"),
     ],
     ids=repr,
 )
