@@ -8,6 +8,7 @@ that also poll now and then, as each of them must.
 from __future__ import annotations
 
 from rollforward.runtime.cache import Cache
+from rollforward.runtime.texts import plain_text
 
 # A topic's version expires after six hours, which watchers see as a change.
 TTL_S = 6 * 3600
@@ -25,4 +26,4 @@ def version(cache: Cache, topic: str) -> str:
 
 
 def _key(topic: str) -> str:
-    return f"topic:{topic}"
+    return f"topic:{plain_text(topic)}"

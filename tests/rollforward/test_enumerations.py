@@ -13,6 +13,7 @@ from rollforward.counters import Counter
 from rollforward.fork_join import Batch, fork_join
 from rollforward.lanes import Lane
 from rollforward.runtime import Clients
+from rollforward.runtime.topics import version
 from rollforward.schedules import UserSchedules
 from rollforward.schedules.entities import ScheduleRow
 from rollforward.tasks import task
@@ -85,6 +86,15 @@ def test_items_of_a_member_and_of_its_text_are_one_batch(world: World) -> None:
     assert count_visits.depth(Plan.PRO).waiting == 3
     world.settle()
     assert VISITS == [("pro", 7)]
+
+
+@one_emulator
+def test_a_member_and_its_text_are_one_topic(world: World) -> None:
+    """A page has the text: its token is JSON."""
+    world.clients.publish("pro")
+    before = version(world.clients.cache, "pro")
+    world.clients.publish(Plan.PRO)
+    assert version(world.clients.cache, "pro") != before
 
 
 def test_a_member_and_its_text_are_one_key_of_a_lane() -> None:
