@@ -10,6 +10,7 @@ import pytest
 
 from rollforward.batches import TaskBatch
 from rollforward.counters import Counter
+from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
 from rollforward.lanes import Lane
 from rollforward.runtime import Clients
@@ -18,7 +19,8 @@ from rollforward.schedules import UserSchedules
 from rollforward.schedules.entities import ScheduleRow
 from rollforward.tasks import task
 from tests.infra.world import Services, World
-from tests.rollforward.flows.probe import probe
+from tests.rollforward.flows.probe import CODE, probe
+from tests.rollforward.flows.shop import mail
 from tests.rollforward.tasks.reminders import one_emulator
 
 pytestmark = pytest.mark.fast
@@ -26,6 +28,11 @@ pytestmark = pytest.mark.fast
 
 class Plan(str, Enum):  # noqa: UP042  Its members are printed by their names, as Python does.
     PRO = "pro"
+
+
+class Wait(str, Enum):  # noqa: UP042
+    PAID = "paid"
+    DONE = "done"
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ def world(services: Services) -> Iterator[World]:
         schedules=[REMINDERS],
         batches=[REMINDED],
         flows=[probe],
+        tasks=[mail],
     )
     with world.clients.context():
         yield world
@@ -99,6 +107,22 @@ def test_a_member_and_its_text_are_one_topic(world: World) -> None:
 
 def test_a_member_and_its_text_are_one_key_of_a_lane() -> None:
     assert BY_PLAN(Plan.PRO) == BY_PLAN("pro")
+
+
+@one_emulator
+def test_a_step_whose_name_is_a_member_ends(world: World) -> None:
+    """Of each kind, also a batch, whose end names the step."""
+
+    def code(step: Steps) -> str:
+        members = step.batch(Plan.PRO, [(mail, mail.bind("o1", 1))]).members
+        event = step.wait_for(Wait.PAID)
+        return f"{members} {event.payload} {step.outside(Wait.DONE, lambda: 'done')}"
+
+    CODE.run = code
+    probe.start(world.clients, "f1")
+    probe.signal(world.clients, "f1", Wait.PAID, "cash")
+    world.settle()
+    assert probe.state("f1").result == "1 cash done"
 
 
 @one_emulator

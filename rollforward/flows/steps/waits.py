@@ -22,6 +22,7 @@ from rollforward.flows.steps.attempt import FlowAttempt, Wait
 from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import utc_at
+from rollforward.runtime.texts import plain_text
 from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.runs import RunLink
@@ -195,7 +196,7 @@ def wait_for_batch(
 def _batch_id(row: FlowRun, name: str) -> str:
     """Return an id that no batch of another flow of this id had, nor one of an earlier run."""
     once = hashed_name(row.created.isoformat(), row.generation)[:12]
-    return f"{row.flow_id}|{name}|{once}"
+    return f"{row.flow_id}|{plain_text(name)}|{once}"
 
 
 def note_batch(clients: Clients, flow: str, task: Task[FlowArgs], args: Completed) -> None:
