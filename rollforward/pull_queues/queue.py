@@ -156,6 +156,7 @@ class PullQueue:
                 is safe.
         """
         check_outside(f"ack of {self.name}")
+        leases = list(leases)  # Read twice: a generator would have lost none.
         newest = _latest(leases)
         groups = batched(newest, leasing.MAX_ITEMS)
         lost = [lost for group in groups for lost in leasing.ack(clients, self._shape, group)]

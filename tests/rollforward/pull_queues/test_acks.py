@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,13 +46,16 @@ def test_an_ack_in_a_transaction_is_refused_and_the_item_waits(world: World) -> 
     assert WORK.ack(world.clients, leases) == []
 
 
-def test_one_lost_lease_does_not_keep_the_others_from_their_ack(world: World) -> None:
+@pytest.mark.parametrize("gather", [list, iter], ids=["list", "iterator"])
+def test_one_lost_lease_does_not_keep_the_others_from_their_ack(
+    world: World, gather: Callable[[Sequence[Lease]], Any]
+) -> None:
     add(world, "a", "b", "c")
     leases = lease(world, lease_s=30)
     world.clock.sleep(31)
     [stolen] = lease(world, 1)
 
-    lost = WORK.ack(world.clients, leases)
+    lost = WORK.ack(world.clients, gather(leases))
 
     assert [item.id for item in lost] == [stolen.id]
     assert waiting() == 1
