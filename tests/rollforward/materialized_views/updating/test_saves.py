@@ -369,14 +369,14 @@ def test_what_hooks_of_a_source_ask_for_happens_after_the_commit(
         assert differences(views) == []
 
 
-class Note(ndb.Model):
+class DatedNote(ndb.Model):
     """A source of which ndb sets two times."""
 
     created = ndb.DateTimeProperty(auto_now_add=True)
     updated = ndb.DateTimeProperty(auto_now=True)
 
 
-class HookedNote(Note):
+class HookedNote(DatedNote):
     """One whose hook sets a value, too."""
 
     puts = ndb.IntegerProperty(default=0)
@@ -388,11 +388,11 @@ class HookedNote(Note):
 class Notes(View):
     """Notes by the year of their creation, with the time of their last change."""
 
-    source = Note
+    source = DatedNote
     row_rate = None
 
     @staticmethod
-    def contributions(note: Note) -> Contributions:
+    def contributions(note: DatedNote) -> Contributions:
         seconds = note.updated.replace(tzinfo=datetime.UTC).timestamp()
         return {note.created.year: {"updated": seconds, "puts": getattr(note, "puts", 0)}}
 
