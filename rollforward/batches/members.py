@@ -10,7 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rollforward.batches import policy
@@ -57,6 +57,7 @@ class Member:
     declared: BatchDeclaration
     ref: MemberRef
     is_nested: bool = False  # It ends when the batch does that it has become.
+    _added: set[str] = field(default_factory=set, init=False, repr=False)  # Keys, this delivery's.
 
     @property
     def id(self) -> str:
@@ -79,11 +80,17 @@ class Member:
             idempotency_key: Sets two additions of one member apart.
 
         Raises:
+            DifferentWorkError: this delivery has added other members under this key.
             BatchError: none was added, and why.
         """
         key = hashed_name(self.id, idempotency_key)
-        options = PopulateOptions(key, adder=self.ref, is_compared=False)
-        return populate(self.clients, self.declared, self.ref.batch, members, options)
+        given = list(members)
+        # Another delivery may add other members, and changes nothing; this one would lose them.
+        options = PopulateOptions(key, adder=self.ref, is_compared=key in self._added)
+        count = populate(self.clients, self.declared, self.ref.batch, given, options)
+        if given:
+            self._added.add(key)
+        return count
 
     def nest(self, batches: Declared, members: Members) -> str:
         """Become a batch: this member ends when all that is given here has; return the batch's id.
@@ -93,12 +100,13 @@ class Member:
         Raises:
             ClosedError: this member has ended, or was cancelled.
             NestedError: it has become a batch of another declaration.
+            DifferentWorkError: this delivery has given other members before.
             BatchError: no batch was made, and why.
         """
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
         self._check_nests_once(child)
-        options = PopulateOptions(seal=True, parent=self.ref, is_compared=False)
+        options = PopulateOptions(seal=True, parent=self.ref, is_compared=self.is_nested)
         if not populate(self.clients, batches.declaration, child, members, options):
             renew(self.clients, child, self.ref)
         self.is_nested = True

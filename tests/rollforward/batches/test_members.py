@@ -10,6 +10,7 @@ from rollforward.batches import ClosedError, members
 from rollforward.batches.completion import MAX_RESULT_BYTES
 from rollforward.batches.declaration import MemberRef
 from rollforward.batches.entities import HAS_FAILED, BatchPage, BatchWork, pages_within
+from rollforward.batches.errors import DifferentWorkError
 from rollforward.batches.members import Member
 from rollforward.runtime.errors import OutcomeUnknownError
 from rollforward.tasks.dead_task_entities import DeadTask
@@ -129,6 +130,41 @@ def test_a_member_that_has_ended_adds_no_more(world: World) -> None:
             late.add(notes("c"))
         assert at_work.add(notes("c")) == 1
         assert NOTES.progress("b").members == 3
+
+
+def test_other_members_of_one_delivery_under_one_key_are_an_error(world: World) -> None:
+    """F1: as links of a page that are added one by one: the second was lost without a word."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+        [page] = pages_within("notes:b").fetch(keys_only=True)
+        ref = MemberRef("notes:b", page.id(), 0, 1)
+        first, second = (Member(world.clients, NOTES.declaration, ref) for _ in range(2))
+
+        assert first.add([]) == 0
+        assert first.add(notes("c")) == 1
+        assert first.add(notes("c")) == 0
+        with pytest.raises(DifferentWorkError):
+            first.add(notes("d"))
+        assert first.add(notes("d"), idempotency_key="d") == 1
+        assert second.add([]) == 0
+        assert second.add(notes("e")) == 0  # It may say something else in each delivery.
+        assert NOTES.progress("b").members == 3
+
+
+def test_a_member_becomes_one_set_of_members_in_a_delivery(world: World) -> None:
+    """F1: as `nest` in a loop."""
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("a"), seal=True)
+        [page] = pages_within("notes:b").fetch(keys_only=True)
+        ref = MemberRef("notes:b", page.id(), 0, 1)
+        first, second = (Member(world.clients, NOTES.declaration, ref) for _ in range(2))
+
+        child = first.nest(NOTES, notes("c"))
+        assert first.nest(NOTES, notes("c")) == child
+        with pytest.raises(DifferentWorkError):
+            first.nest(NOTES, notes("d"))
+        assert second.nest(NOTES, notes("e")) == child
+        assert NOTES.progress(child).members == 1
 
 
 @pytest.mark.parametrize("position", [-1, 1, 10**6])
