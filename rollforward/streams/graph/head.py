@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Container, Iterable
 from typing import Any
 
@@ -24,6 +23,8 @@ from rollforward.streams.storage.schema import Head, Interval, Slab, SourceRow
 
 # Generations of one interval; an interval of the same name in a later layout uses others.
 GENERATIONS = 2**32
+# In one commit: those of 64 intervals, or of 100 processes of a source, are written together.
+MAX_FIRST_ROWS = 400
 
 
 def read_head(environment: Environment) -> Steps[StoredRow]:
@@ -32,26 +33,56 @@ def read_head(environment: Environment) -> Steps[StoredRow]:
     Raises:
         ChangedError: every attempt lost a race, or its outcome is unknown.
     """
-    pipeline, names = environment.pipeline, environment.names
-    for _ in range(MAX_ATTEMPTS):
-        [head] = yield Read([names.head])
+    failures = 0
+    while failures < MAX_ATTEMPTS:
+        [head] = yield Read([environment.names.head])
         if head is not None and head.body.is_complete:
             return head  # type: ignore[no-any-return]
-        body = head.body if head is not None else Head()
-        absent = [
-            code for code in pipeline.computations.values() if code.name not in body.intervals
-        ]
-        body, inserts = with_intervals(environment, body, absent)
-        commit = Commit(inserts=inserts)
-        body = body._replace(topology=initial_computations(pipeline))
-        if head is None:
-            body, rows = with_sources(environment, body, pipeline.sources)
-            commit.inserts += [(names.head, body), *rows]
-        else:
-            commit.puts.append((names.head, body, head.version))
-        with contextlib.suppress(ChangedError, OutcomeUnknownError):
-            yield commit
+        try:
+            yield (yield from _first_rows(environment, head))
+        except (ChangedError, OutcomeUnknownError):
+            failures += 1
     raise ChangedError
+
+
+def _first_rows(environment: Environment, head: StoredRow | None) -> Steps[Commit]:
+    """Return a commit with as many first rows as it takes; the last one completes the head."""
+    pipeline, names, commit = environment.pipeline, environment.names, Commit()
+    body = head.body if head is not None else Head()
+    absent = [code for code in pipeline.computations.values() if code.name not in body.intervals]
+    while absent and _has_room(commit, pipeline.intervals_of(absent[0])):
+        body, rows = with_intervals(environment, body, [absent.pop(0)])
+        commit.inserts += rows
+    streams = [stream for stream in pipeline.sources if stream not in body.processes]
+    existing = (yield from _stored_processes(environment, streams)) if head is not None else ()
+    while streams and _has_room(commit, len(pipeline.source(streams[0]).processes)):
+        body, rows = with_sources(environment, body, [streams.pop(0)], existing)
+        commit.inserts += rows
+    if not absent and not streams:
+        body = body._replace(topology=initial_computations(pipeline))
+    if head is None:
+        commit.inserts.append((names.head, body))
+    else:
+        commit.puts.append((names.head, body, head.version))
+    return commit
+
+
+def _has_room(commit: Commit, rows: int) -> bool:
+    return len(commit.inserts) + rows <= MAX_FIRST_ROWS
+
+
+def _stored_processes(
+    environment: Environment, streams: Iterable[str]
+) -> Steps[set[tuple[str, str]]]:
+    """Return the processes of sources that have a row although the head lacks their stream."""
+    places = [
+        (name, process)
+        for name in streams
+        for process in environment.pipeline.source(name).processes
+    ]
+    keys = [environment.names.source(*place) for place in places]
+    rows = (yield Read(keys)) if keys else []
+    return {place for place, row in zip(places, rows, strict=True) if row is not None}
 
 
 def with_intervals(

@@ -78,7 +78,7 @@ class _Parts(Windowed):
         if not ctx.late:
             super().record(ctx, record)
             return
-        bounds = [each for each in self.windows.assign(record) if each.due > ctx.watermark]
+        bounds = [window for window in self.windows.assign(record) if window.due > ctx.watermark]
         for start, end, _ in bounds:
             total = self.combine.add(self.combine.empty(), record)
             window = {"start": start, "end": end, "records": 1, "total": total}

@@ -48,14 +48,14 @@ class Output(NamedTuple):
 def read_cut(
     environment: Environment, change: Callable[[Head], Head] | None = None
 ) -> Steps[Cut | None]:
-    """Read the rows that the watermarks follow from; None: the pipeline has never run.
+    """Read the rows that the watermarks follow from; None: it has never run, or has no rows yet.
 
     Args:
         change: A topology change to apply first; watermarks are computed for the result.
     """
     view = last_view(environment)
     moment, stored_head, sources = yield from _read_sources(environment)
-    if stored_head is None:
+    if stored_head is None or not stored_head.body.is_complete:
         return None
     head = stored_head if change is None else stored_head._replace(body=change(stored_head.body))
     cut = Cut(head, environment.at(head.body), stored_head=stored_head.body)
