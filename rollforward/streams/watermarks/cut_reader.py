@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -32,6 +33,9 @@ from rollforward.streams.watermarks.inbox_scan import InboxContents, scan_inboxe
 from rollforward.streams.watermarks.percentiles import PercentileWatermarks
 from rollforward.streams.watermarks.phases import is_drained
 from rollforward.streams.watermarks.retirement import remaining_retired
+
+# Processes of all sources in one tick, whose commit has other rows, too.
+MAX_EXCLUDED = 200
 
 
 class Output(NamedTuple):
@@ -140,7 +144,8 @@ def _add_source(
     idle = {name: row for name, row in idle.items() if not cut.plan.waits_for(stream, name)}
     cut.idle |= {(stream, process) for process in idle}
     advance_ms = cut.plan.advance_ms(stream)
-    excluded = excluded_processes(inside, idle, advances=advance_ms is not None)
+    silent = excluded_processes(inside, idle, advances=advance_ms is not None)
+    excluded = dict(itertools.islice(silent.items(), MAX_EXCLUDED - len(cut.idle_puts)))
     for process, row in excluded.items():
         key = environment.names.source(stream, process)
         cut.idle_puts.append((key, row.body._replace(is_idle=True), row.version))

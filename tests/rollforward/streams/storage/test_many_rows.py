@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -59,3 +60,21 @@ def test_a_pipeline_begins_with_more_rows_than_a_commit_has(died_at: int) -> Non
     rows = len(desk.rows(INTERVAL)), len(desk.rows(SOURCE))
     assert rows == (8 * INTERVALS, PROCESSES)
     assert sum(rows) > MAX_FIRST_ROWS
+
+
+def test_more_processes_fall_silent_at_once_than_a_commit_has_rows() -> None:
+    """G3: each tick failed by its commit, and all watermarks stood still for good."""
+    streams = [f"in{n}" for n in range(6)]
+    desk = desk_of(1, streams, 1, advance_when_idle=timedelta(minutes=1))
+    for stream in streams:
+        for number in range(PROCESSES):
+            process, at = f"p{number}", desk.simulation.now_ms
+            desk.push(Came(f"{number}", "a", at), stream=stream, process=process)
+    desk.run()
+    desk.wait(300)
+    desk.do(tick(desk.environment))
+    desk.run()
+
+    status = desk.status()
+    assert [len(status.sources[stream].idle) for stream in streams] == [PROCESSES] * len(streams)
+    assert desk.head.inputs["counting-0"] >= desk.simulation.now_ms - 80_000
