@@ -166,6 +166,9 @@ class Way:
             pass
 
 
+FEW = 5
+
+
 def test_a_connection_that_is_lost_in_silence_fails_few_calls(
     network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,9 +185,14 @@ def test_a_connection_that_is_lost_in_silence_fails_few_calls(
             Blob(id="b").put()
             way.lose_connections()
 
-            with pytest.raises(rpc_errors.GoogleAPICallError):
-                Blob(id="b").put()
-
-            Blob(id="b").put()
+            failed = 0
+            while failed < FEW:
+                try:
+                    Blob(id="b").put()
+                except rpc_errors.GoogleAPICallError:
+                    failed += 1  # On a busy machine perhaps for the pauses, which are short here.
+                else:
+                    break
+            assert 0 < failed < FEW
     finally:
         way.close()
