@@ -98,10 +98,10 @@ def read_page(
     """Return a page of a list, between two places."""
     rows = query_dead_tasks(facets, start_after, until, oldest_first=oldest_first).fetch(limit + 1)
     shown = rows[:limit]
-    next_cursor = sort_key_of(shown[-1]) if len(rows) > limit else ""
+    next_cursor = place_of_row(shown[-1]) if len(rows) > limit else ""
     return DeadTaskPage(shown, next_cursor)
 
 
-def sort_key_of(dead: DeadTask) -> str:
+def place_of_row(dead: DeadTask) -> str:
     """Return the place of a dead task in any list."""
     return place_of(dead.updated, dead.key.id())

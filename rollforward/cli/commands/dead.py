@@ -11,7 +11,7 @@ from urllib.parse import quote
 from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import options as shared
-from rollforward.cli.remote import place
+from rollforward.cli.remote import remote_app
 from rollforward.cli.remote.tables import format_time, printable
 
 MAX_IDS = 100
@@ -30,7 +30,7 @@ _HEAD = ("ID", "PATH", "QUEUE", "ERROR", "TIMES", "LAST", "REASON")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the filters, the options of a place, and the verbs."""
+    """Add the filters, the options that name the app, and the verbs."""
     _add_filters(parser)
     shared.add_page(parser)
     shared.add_remote_options(parser)
@@ -54,12 +54,12 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    answer = place.remote_app_of(options).app.get(
+    answer = remote_app.find(options).app.get(
         "/dead-tasks", cursor=options.after, limit=options.limit, **_filter(options)
     )
-    rows = place.rows_of(answer, "dead_tasks")
+    rows = remote_app.rows_of(answer, "dead_tasks")
     following = answer.get("next_cursor")
-    return place.show(options, "dead_tasks", rows, _HEAD, _values, following=following)
+    return remote_app.show(options, "dead_tasks", rows, _HEAD, _values, following=following)
 
 
 def _filter(options: argparse.Namespace) -> dict[str, str]:
@@ -80,7 +80,7 @@ def _path(dead_id: str) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.remote_app_of(options).app.get(_path(options.id))
+    answer = remote_app.find(options).app.get(_path(options.id))
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -100,12 +100,12 @@ def _change(options: argparse.Namespace) -> int:
         )
     if len(ids) > MAX_IDS:
         raise WrongUsageError(f"Name at most {MAX_IDS} ids, or use --all with filters.")
-    app = place.remote_app_of(options).app
+    app = remote_app.find(options).app
     if len(ids) == 1:
         answer = app.post(f"{_path(ids[0])}:{verb}")
-        return place.confirm(options, answer, f"{ids[0]}: {answer.get('result')}.")
+        return remote_app.confirm(options, answer, f"{ids[0]}: {answer.get('result')}.")
     answer = app.post(f"/dead-tasks:{verb}", {"ids": ids} if ids else {"filter": chosen})
-    return place.confirm_run(options, answer)
+    return remote_app.confirm_run(options, answer)
 
 
 COMMAND = Command(
@@ -115,7 +115,8 @@ COMMAND = Command(
     "one, or replays or deletes one or many; many are a run of their own.",
     add_options,
     shared.subcommand_or(_list),
-    place.EPILOG.format(name="dead") + " --json prints {dead_tasks: [{id, path, pattern, queue, "
+    remote_app.EPILOG.format(name="dead")
+    + " --json prints {dead_tasks: [{id, path, pattern, queue, "
     "error, reason, count, created, updated, ...}], next}; a verb prints {id, result}, or {run: "
     "{pattern, id}} for many.",
 )

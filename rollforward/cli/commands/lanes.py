@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from rollforward.cli.command import Command
 from rollforward.cli.remote import options as shared
-from rollforward.cli.remote import place
+from rollforward.cli.remote import remote_app
 from rollforward.cli.remote.tables import format_time, table
 
 VERBS = {
@@ -25,7 +25,7 @@ _TASK_HEAD = ("TASK", "ADDED", "BEGUN", "FAILURES", "REASON")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a place, and the verbs."""
+    """Add the options that name the app, and the verbs."""
     shared.add_remote_options(parser)
     verbs = shared.add_subparsers_of(parser)
     lane, key = {"lane": "the lane"}, {"key": "the key, as the app's code has it"}
@@ -42,8 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    rows = place.rows_of(place.remote_app_of(options).app.get("/lanes"), "lanes")
-    return place.show(options, "lanes", rows, _HEAD, _values)
+    rows = remote_app.rows_of(remote_app.find(options).app.get("/lanes"), "lanes")
+    return remote_app.show(options, "lanes", rows, _HEAD, _values)
 
 
 def _values(row: Mapping[str, Any]) -> Iterable[object]:
@@ -54,13 +54,13 @@ def _values(row: Mapping[str, Any]) -> Iterable[object]:
 
 
 def _keys(options: argparse.Namespace) -> int:
-    answer = place.remote_app_of(options).app.get(
+    answer = remote_app.find(options).app.get(
         _path(options),
         state="resting" if options.resting else "",
         after=options.after,
     )
-    rows, following = place.rows_of(answer, "keys"), answer.get("next_after")
-    return place.show(options, "keys", rows, _KEY_HEAD, _key_values, following=following)
+    rows, following = remote_app.rows_of(answer, "keys"), answer.get("next_after")
+    return remote_app.show(options, "keys", rows, _KEY_HEAD, _key_values, following=following)
 
 
 def _key_values(row: Mapping[str, Any]) -> Iterable[object]:
@@ -75,14 +75,14 @@ def _path(options: argparse.Namespace) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.remote_app_of(options).app.get(_path(options), key=options.key)
+    answer = remote_app.find(options).app.get(_path(options), key=options.key)
     if options.json:
         print(json.dumps(answer))
         return 0
     print(table(_KEY_HEAD, [list(_key_values(answer))]))
     if dead_id := answer.get("blocked_by"):
         print(f"\nA dead task blocks it: rollforward dead show {dead_id}")
-    if tasks := place.rows_of(answer, "tasks"):
+    if tasks := remote_app.rows_of(answer, "tasks"):
         cells = [
             [
                 task.get("path"),
@@ -99,14 +99,14 @@ def _show(options: argparse.Namespace) -> int:
 
 def _change(options: argparse.Namespace) -> int:
     query = urlencode({"key": options.key})
-    answer = place.remote_app_of(options).app.post(f"{_path(options)}:{options.verb}?{query}")
+    answer = remote_app.find(options).app.post(f"{_path(options)}:{options.verb}?{query}")
     target = f"{options.key} of {options.lane}"
     sentence = f"{_WORDS.get(options.verb, '')} {target}{_doubt(options.verb, answer)}."
     if options.verb == "drain":
         more = "; more wait, so drain it again" if answer.get("has_more") else ""
         counts = f"{answer.get('deleted')} deleted, {answer.get('at_work')} running"
         sentence = f"Drained {target}: {counts}{more}."
-    return place.confirm(options, answer, sentence)
+    return remote_app.confirm(options, answer, sentence)
 
 
 def _doubt(verb: str, answer: Mapping[str, Any]) -> str:
@@ -124,7 +124,8 @@ COMMAND = Command(
     "one by pages, `show` a key with its first tasks.",
     add_options,
     shared.subcommand_or(_list),
-    place.EPILOG.format(name="lanes") + " --json prints {lanes: [{name, waiting, oldest_s, paused, "
+    remote_app.EPILOG.format(name="lanes")
+    + " --json prints {lanes: [{name, waiting, oldest_s, paused, "
     "blocked, order, limit, rate, weight, queue}], next}; `keys` prints {keys: [{key, waiting, "
     "first, is_paused, blocked_by, claims}], next}; a verb prints {lane, key, was, waiting}, as "
     "the key was before, and a drain {lane, key, deleted, at_work, has_more}.",

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from rollforward.cli.command import Command
 from rollforward.cli.remote import options as shared
-from rollforward.cli.remote import place
+from rollforward.cli.remote import remote_app
 
 VERBS = {
     "pause": "deliver nothing from a queue of the local platform",
@@ -22,7 +22,7 @@ _HEAD = ("QUEUE", "STATE", "WAITING", "RATE/S", "CONCURRENT", "ATTEMPTS")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a place, and the verbs."""
+    """Add the options that name the app, and the verbs."""
     shared.add_remote_options(parser)
     verbs = shared.add_subparsers_of(parser)
     for verb, summary in VERBS.items():
@@ -30,12 +30,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    at = place.remote_app_of(options)
+    at = remote_app.find(options)
     if at.platform is not None:
-        rows = [_local_row(row) for row in place.rows_of(at.platform.get("/queues"), "queues")]
+        rows = [_local_row(row) for row in remote_app.rows_of(at.platform.get("/queues"), "queues")]
     else:
-        rows = [_deployed_row(row) for row in place.rows_of(at.app.get("/queues"), "queues")]
-    return place.show(options, "queues", rows, _HEAD, _values)
+        rows = [_deployed_row(row) for row in remote_app.rows_of(at.app.get("/queues"), "queues")]
+    return remote_app.show(options, "queues", rows, _HEAD, _values)
 
 
 def _local_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _values(row: Mapping[str, Any]) -> Iterable[object]:
 
 
 def _change(options: argparse.Namespace) -> int:
-    at = place.remote_app_of(options)
+    at = remote_app.find(options)
     verb: str = options.verb
     platform = at.local(
         f"rollforward queues {verb}",
@@ -77,7 +77,7 @@ def _change(options: argparse.Namespace) -> int:
     )
     answer = platform.post(f"/queues/{quote(options.name, safe='')}/{verb}")
     row = _local_row(answer)
-    return place.confirm(options, row, f"{_WORDS[verb]} {row['name']}.")
+    return remote_app.confirm(options, row, f"{_WORDS[verb]} {row['name']}.")
 
 
 COMMAND = Command(
@@ -87,7 +87,7 @@ COMMAND = Command(
     "app's queues are changed by gcloud.",
     add_options,
     shared.subcommand_or(_list),
-    place.EPILOG.format(name="queues") + " --json prints {queues: [{name, state, waiting, "
+    remote_app.EPILOG.format(name="queues") + " --json prints {queues: [{name, state, waiting, "
     "rate_per_s, max_concurrent, max_attempts}], next}; waiting is null for a deployed app, "
     "max_attempts -1 is unlimited. A verb prints the queue.",
 )

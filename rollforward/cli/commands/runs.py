@@ -11,7 +11,7 @@ from urllib.parse import quote
 from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import options as shared
-from rollforward.cli.remote import place
+from rollforward.cli.remote import remote_app
 from rollforward.cli.remote.tables import format_time, printable, table
 
 MAX_IDS = 100
@@ -25,7 +25,7 @@ _HEAD = ("PATTERN", "ID", "NAME", "STATE", "DONE", "FAILED", "EXPECTED", "STARTE
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the filters, the options of a place, and the verbs."""
+    """Add the filters, the options that name the app, and the verbs."""
     parser.add_argument("--pattern", default="", help="runs of one pattern, as listed")
     parser.add_argument("--state", default="", choices=STATES, help="runs of one state")
     parser.add_argument("--name", default="", help="runs of one job, batch, flow or pipeline")
@@ -58,7 +58,7 @@ def _add_retry(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    answer = place.remote_app_of(options).app.get(
+    answer = remote_app.find(options).app.get(
         "/runs",
         pattern=options.pattern,
         state=options.state,
@@ -66,8 +66,10 @@ def _list(options: argparse.Namespace) -> int:
         before=options.after,
         limit=options.limit,
     )
-    rows = place.rows_of(answer, "runs")
-    return place.show(options, "runs", rows, _HEAD, _values, following=answer.get("next_before"))
+    rows = remote_app.rows_of(answer, "runs")
+    return remote_app.show(
+        options, "runs", rows, _HEAD, _values, following=answer.get("next_before")
+    )
 
 
 def _values(row: Mapping[str, Any]) -> Iterable[object]:
@@ -87,7 +89,7 @@ def _path(options: argparse.Namespace) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.remote_app_of(options).app.get(_path(options))
+    answer = remote_app.find(options).app.get(_path(options))
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -101,11 +103,11 @@ def _show(options: argparse.Namespace) -> int:
         print("\n" + printable(", ".join(f"{name} {count}" for name, count in counts.items())))
     if reason := row.get("reason"):
         print("\n" + printable(str(reason)))
-    if steps := place.rows_of(answer, "rows"):
+    if steps := remote_app.rows_of(answer, "rows"):
         columns = list(dict.fromkeys(column for step in steps for column in step))
         head = [column.removesuffix("_at").replace("_", " ").upper() for column in columns]
         print("\n" + table(head, [[_fact(column, step) for column in columns] for step in steps]))
-    if issues := place.rows_of(answer, "issues"):
+    if issues := remote_app.rows_of(answer, "issues"):
         cells = [
             [issue.get("name") or issue.get("item"), issue.get("outcome"), issue.get("reason")]
             for issue in issues
@@ -136,17 +138,17 @@ def _retry(options: argparse.Namespace) -> int:
         return _control(options)
     body: dict[str, Any] = {"ids": ids} if ids else {"all": True, "name": name}
     path = f"/runs/{quote(options.pattern, safe='')}:retry"
-    return place.confirm_run(options, place.remote_app_of(options).app.post(path, body))
+    return remote_app.confirm_run(options, remote_app.find(options).app.post(path, body))
 
 
 def _control(options: argparse.Namespace) -> int:
     step = getattr(options, "from_step", None)
     path, body = f"{_path(options)}:{options.verb}", {"from_step": step} if step else {}
-    answer = place.remote_app_of(options).app.post(path, body)
+    answer = remote_app.find(options).app.post(path, body)
     words = {"cancel": "Cancelled", "resume": "Resumed", "retry": "Retried"}[options.verb]
     target = f"{options.pattern} {options.id}" + (f" from {step}" if step else "")
     sentence = f"{words} {target}; look at run {answer.get('id')}."
-    return place.confirm(options, answer, sentence)
+    return remote_app.confirm(options, answer, sentence)
 
 
 COMMAND = Command(
@@ -157,7 +159,8 @@ COMMAND = Command(
     "failed flows are retried one, some, or all at once.",
     add_options,
     shared.subcommand_or(_list),
-    place.EPILOG.format(name="runs") + " --json prints {runs: [{pattern, id, name, state, args, "
+    remote_app.EPILOG.format(name="runs")
+    + " --json prints {runs: [{pattern, id, name, state, args, "
     "started, ended, counts, expected, verbs, ...}], next}; a verb prints {id} of the run to look "
     "at, or {run: {pattern, id}} of the run that retries many.",
 )

@@ -9,7 +9,7 @@ from typing import Any
 from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import options as shared
-from rollforward.cli.remote import place
+from rollforward.cli.remote import remote_app
 from rollforward.cli.remote.tables import format_time
 
 STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
@@ -17,7 +17,7 @@ _HEAD = ("TASK", "QUEUE", "STATE", "PATH", "ATTEMPTS", "CREATED", "LAST ERROR")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the filters and the options of a place."""
+    """Add the filters and the options that name the app."""
     parser.add_argument("--queue", default="", help="one queue; of a deployed app: default")
     parser.add_argument(
         "--state", default="", choices=STATES, help="one state; on the local platform only"
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """List tasks, the newest first on the local platform, by name of a deployed app."""
-    at = place.remote_app_of(options)
+    at = remote_app.find(options)
     if at.platform is not None:
         answer = at.platform.get(
             "/tasks",
@@ -37,16 +37,16 @@ def run(options: argparse.Namespace) -> int:
             after=options.after,
             limit=options.limit,
         )
-        rows = [_local_row(row) for row in place.rows_of(answer, "tasks")]
+        rows = [_local_row(row) for row in remote_app.rows_of(answer, "tasks")]
         following = answer.get("next")
     else:
         if options.state:
             raise WrongUsageError("--state is for the local platform: Cloud Tasks tells no state.")
         queue = options.queue or "default"
         answer = at.app.get("/tasks", queue=queue, cursor=options.after, limit=options.limit)
-        rows = [_deployed_row(row, queue) for row in place.rows_of(answer, "tasks")]
+        rows = [_deployed_row(row, queue) for row in remote_app.rows_of(answer, "tasks")]
         following = answer.get("next_cursor")
-    return place.show(options, "tasks", rows, _HEAD, _values, following=following)
+    return remote_app.show(options, "tasks", rows, _HEAD, _values, following=following)
 
 
 def _local_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,6 +87,6 @@ COMMAND = Command(
     "first, with their states; Cloud Tasks lists those that wait in one queue.",
     add_options,
     run,
-    place.EPILOG.format(name="tasks") + " --json prints {tasks: [{id, queue, state, path, "
+    remote_app.EPILOG.format(name="tasks") + " --json prints {tasks: [{id, queue, state, path, "
     "attempts, created, due, last_error}], next}; state is null for a deployed app.",
 )

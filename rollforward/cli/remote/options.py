@@ -1,4 +1,4 @@
-"""Options that commands share: the place, a page of a list, verbs, and the names that they take."""
+"""Options that commands share: the app, a page of a list, verbs, and the names that they take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from rollforward.cli.remote.place import PREFIX, TOKEN_VARIABLE
+from rollforward.cli.remote.remote_app import PREFIX, TOKEN_VARIABLE
 from rollforward.look.lists import parse_integer
 
 MAX_LIMIT = 50
@@ -14,7 +14,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a place, and --json."""
+    """Add the options that name the app, and --json."""
     parser.add_argument("--console", metavar="URL", help="the console of the local platform")
     parser.add_argument("--url", metavar="URL", help="a deployed app")
     parser.add_argument(
@@ -54,7 +54,7 @@ def add_subparsers_of(parser: argparse.ArgumentParser) -> Any:
 def add_subcommand(
     verbs: Any, name: str, summary: str, run: Run, /, **names: str
 ) -> argparse.ArgumentParser:
-    """Add a verb below a command, which takes the same options of a place.
+    """Add a verb below a command, which takes the same options.
 
     Args:
         names: The names that it takes, each with its help.

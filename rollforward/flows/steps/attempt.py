@@ -155,10 +155,10 @@ class FlowAttempt:
         *,
         is_alone: bool = False,
     ) -> T:
-        """Write what `decide` makes of the flow's row, and rows of values with it.
+        """Write what `transition` makes of the flow's row, and rows of values with it.
 
         Args:
-            decide: Changes the row; it is called again for the row as another has written it.
+            transition: Changes the row; it is called again for the row as another has written it.
             values: New rows, under keys that no other write uses.
             is_alone: Whether to wait for no other writer, nor write for any.
 

@@ -1,4 +1,4 @@
-"""The place of an app's work by a command's options: the local platform, or a deployed app."""
+"""The app that a command asks, by its options: the local platform's, or a deployed one."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class RemoteApp:
 FILTERS = ("pattern", "queue", "state", "error", "name", "since", "until")
 
 
-def remote_app_of(options: argparse.Namespace) -> RemoteApp:
-    """Return the place that options name.
+def find(options: argparse.Namespace) -> RemoteApp:
+    """Return the app that options name.
 
     Raises:
         WrongUsageError: they contradict each other.
