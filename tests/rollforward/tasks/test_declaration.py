@@ -52,11 +52,12 @@ def test_a_task_lives_below_tasks(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/tasks/", "/tasks/a?b=c", "/tasks/a#b", "/tasks/a b", "/tasks/a\n"]
+    "path",
+    ["/tasks/", "/tasks/a?b=c", "/tasks/a#b", "/tasks/a b", "/tasks/a\n", "/tasks/a%20b"],
 )
 def test_a_path_that_would_not_arrive_is_refused(path: str) -> None:
-    """The app got what is before ?, found no task, and kept each as a dead task after an hour."""
-    with pytest.raises(ValueError, match=r"^path must have no blank, \? or #"):
+    """The app got another path, found no task, and kept each as a dead task after an hour."""
+    with pytest.raises(ValueError, match=r"^path must have no blank, \?, # or %"):
         task(path)
 
 
