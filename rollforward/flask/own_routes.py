@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from flask import Flask
+from werkzeug.exceptions import NotFound
 from werkzeug.routing import Map, MapAdapter, RequestRedirect, Rule
 
 TASKS = "/tasks/"
@@ -44,4 +45,6 @@ def _taker(urls: MapAdapter, path: str, endpoint: Rule) -> str:
         rule, _ = urls.match(path, "POST", return_rule=True)
     except RequestRedirect as redirect:  # To the path with a slash.
         return urlsplit(redirect.new_url).path
+    except NotFound:  # A converter of the route refuses it.
+        return path
     return "" if rule is endpoint else rule.rule

@@ -28,6 +28,11 @@ def remind(order: str) -> None:
     """Do nothing, either."""
 
 
+@rf.task(path="/tasks/7")
+def seventh(order: str) -> None:
+    """Do nothing, under a number."""
+
+
 @pytest.fixture(autouse=True)
 def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of one, where nobody listens; logging stays as it was."""
@@ -165,6 +170,16 @@ def test_a_route_that_would_take_a_task_is_refused_at_the_start(route: str) -> N
     for _ in range(2):
         with pytest.raises(TypeError, match="/tasks/ship would not arrive: old_shop has a route"):
             app.test_client().get("/")
+
+
+def test_a_route_whose_converter_refuses_a_task_is_named() -> None:
+    """The app ended at its start with an error 404, which said nothing of routes."""
+    app = old_app()
+    app.add_url_rule("/tasks/<int(max=5):number>", "any", lambda number: "", methods=["POST"])
+    rf.serve(app, seventh)
+
+    with pytest.raises(TypeError, match="/tasks/7 would not arrive: old_shop has a route"):
+        app.test_client().get("/")
 
 
 @pytest.mark.parametrize("route", ["/tasks/mail/<name>", "/<path:page>", "/tasks", "/tasks/"])
