@@ -120,7 +120,7 @@ class Lane:
             raise BadLaneError(
                 f"a key of the lane {self.name} must be a text or a number, got {key!r:.100}"
             )
-        text = plain_text(key) if isinstance(key, str) else str(key)
+        text = plain_text(key)
         if has_unpaired_surrogate(text):
             raise BadLaneError(f"a key of the lane {self.name} contains an unpaired surrogate")
         if not text or len(quoted(text).encode()) > MAX_KEY_BYTES:

@@ -18,9 +18,9 @@ def has_unpaired_surrogate(text: str) -> bool:
     return False
 
 
-def plain_text(text: str) -> str:
+def plain_text(text: object) -> str:
     """Return a text as JSON has it: Python prints a member of an enumeration by its name."""
-    return text if type(text) is str else str.__str__(text)
+    return str.__str__(text) if isinstance(text, str) else str(text)
 
 
 def storable(text: str, max_chars: int) -> str:

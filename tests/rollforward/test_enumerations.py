@@ -105,6 +105,14 @@ def test_a_member_and_its_text_are_one_topic(world: World) -> None:
     assert version(world.clients.cache, "pro") != before
 
 
+@one_emulator
+def test_a_number_is_a_topic_as_its_text(world: World) -> None:
+    """Such as the id of a row: an error after the commit would repeat what has published it."""
+    before = version(world.clients.cache, "42")
+    world.clients.publish(42)  # type: ignore[arg-type]
+    assert version(world.clients.cache, "42") != before
+
+
 def test_a_member_and_its_text_are_one_key_of_a_lane() -> None:
     assert BY_PLAN(Plan.PRO) == BY_PLAN("pro")
 
