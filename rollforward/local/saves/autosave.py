@@ -32,7 +32,7 @@ class SavedDatastore(Protocol):
         ...
 
     def save(self, as_of: float = 0.0, *, is_last: bool = False, may_export: bool = True) -> bool:
-        """Save its data if they have changed, else move the last save to now; return which."""
+        """Save data that have changed; return whether it did. Else move the last save to now."""
         ...
 
 
@@ -67,6 +67,7 @@ class Autosave:
                 if version is None and began - confirmed_at >= CONFIRM_EVERY_S:
                     await asyncio.to_thread(self.datastore.save, as_of, may_export=False)
                     confirmed_at = began
+                    is_failing = False
                 is_calm = version == earlier and not is_failing
                 if version is None or not (is_calm or began - saved_at >= pause_s):
                     continue

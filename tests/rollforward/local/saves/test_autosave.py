@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from rollforward.local.errors import ServiceFailedError
 from rollforward.local.saves import autosave
 from rollforward.local.saves.autosave import Autosave
 
@@ -46,3 +47,37 @@ def test_the_save_of_an_idle_datastore_moves_to_a_time_before_it_was_asked(monke
     asyncio.run(run())
 
     assert calls[:6] == ["now?", "changed?", 7.0] * 2
+
+
+class Failing:
+    """A Datastore whose disk is full twice, with an hour in between."""
+
+    saved = None
+
+    def __init__(self, outcomes):
+        self.outcomes = iter(outcomes)
+
+    def changed_to(self):
+        return None
+
+    def save(self, as_of, *, may_export):
+        if next(self.outcomes, "works") == "fails":
+            raise ServiceFailedError("the disk is full")
+        return False
+
+
+def test_each_time_in_which_nothing_can_be_saved_is_told_once(monkeypatch):
+    """The second one passed without a word until a change was saved."""
+    monkeypatch.setattr(autosave, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(autosave, "CONFIRM_EVERY_S", 0.0)
+    told = []
+
+    async def run():
+        datastore = Failing(["fails", "fails", "works", "fails", "fails"])
+        saves = Autosave(datastore, contextlib.nullcontext, lambda: 7.0, told.append)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(saves.run(), timeout=0.2)
+
+    asyncio.run(run())
+
+    assert told == ["could not be saved, and is tried again: the disk is full"] * 2
