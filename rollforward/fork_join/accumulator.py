@@ -68,7 +68,7 @@ class Accumulator(Generic[I]):
         """Declare a fan-in.
 
         Args:
-            combine: Combines two items into one, in any order.
+            combine: Combines two items into one, in any order, and changes neither.
             flush_interval_s: The seconds between two flushes, which a crash may lose.
 
         Raises:
@@ -103,9 +103,9 @@ class Accumulator(Generic[I]):
             BufferFullError: there is no room for all; nothing was accepted.
         """
         self.fork_join.join_task.check_registered(clients)  # No flush could store them.
-        for key, item in items.items():
-            self.fork_join.check(key, item)
-        self._buffer(clients).add_all(items)
+        # Copies: a caller may change its item, or add the same one for another key.
+        copies = {key: self.fork_join.check(key, item) for key, item in items.items()}
+        self._buffer(clients).add_all(copies)
 
     def flush(self, clients: Clients) -> None:
         """Store the accepted items; if Datastore refuses some, the next flush retries."""
@@ -154,10 +154,9 @@ class _Buffer(Generic[I]):
         """Return the sum of two items; None: it is too large, so they are flushed separately."""
         both = self._declared.combine(stored, item)
         try:
-            self._declared.fork_join.check(key, both)
+            return self._declared.fork_join.check(key, both)
         except BadItemError:
             return None
-        return both
 
     def size(self) -> int:
         with self._lock:

@@ -210,18 +210,30 @@ class ItemCodec(Generic[I]):
             BadItemError: it cannot be inserted.
             OtherNamespaceError: nor can any, in this context.
         """
+        return self._written_and_read(key, item)[0]
+
+    def copy(self, key: str, item: I) -> I:
+        """Return an item as a join gets it: what its caller changes later is not in it.
+
+        Raises:
+            BadItemError: it cannot be inserted.
+            OtherNamespaceError: nor can any, in this context.
+        """
+        return self._written_and_read(key, item)[1]
+
+    def _written_and_read(self, key: str, item: I) -> tuple[str, I]:
         refuse_other_namespace(f"the fork-join queue {self._queue}")
         check_key(key)
         self._check_class(item)
         try:
             body = self._item.dump_json(item, warnings=False)
             # As in its pack, where it is nested one level deeper than alone.
-            self._items.validate_json(b"[%b]" % body, strict=True)
+            [copy] = self._items.validate_json(b"[%b]" % body, strict=True)
         except _mismatches() as error:
             raise BadItemError(f"item does not match the type of {self._queue}: {error}") from error
         if len(body) > MAX_ITEM_BYTES:
             raise BadItemError(f"item must have at most {MAX_ITEM_BYTES} bytes, got {len(body)}")
-        return body.decode()
+        return body.decode(), copy
 
     def _check_class(self, item: I) -> None:
         """Check that an item is of no other class: it would lose that, and fields of its own.

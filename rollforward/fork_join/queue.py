@@ -245,13 +245,13 @@ class ForkJoin(Generic[I]):
         """
         return self._codec.read(items)
 
-    def check(self, key: str, item: I) -> None:
-        """Check that an item could be inserted.
+    def check(self, key: str, item: I) -> I:
+        """Check that an item could be inserted, and return it as the join would get it: a copy.
 
         Raises:
             BadItemError: it could not, and why.
         """
-        self._codec.check(key, item)
+        return self._codec.copy(key, item)
 
     def _group_commit(
         self, clients: Clients

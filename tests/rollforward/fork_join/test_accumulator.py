@@ -181,6 +181,22 @@ def test_a_sum_that_is_no_item_any_more_is_stored_in_parts(
         assert counted("t") == Counter(letter * 30_000 for letter in "abc")
 
 
+def test_an_item_that_its_caller_changes_counts_as_it_was(
+    world: World, fan_in: Accumulator[Mark]
+) -> None:
+    """As an item that is made once, and added for many keys."""
+    item = Mark("x")
+    fan_in.add(world.clients, "t", item)
+    object.__setattr__(item, "label", "y")
+    fan_in.add(world.clients, "t", item)
+    object.__setattr__(item, "label", "z")
+    in_context(world, lambda: fan_in.flush(world.clients))
+    world.settle()
+
+    with world.context():
+        assert counted("t") == Counter("xy")
+
+
 def test_memory_is_bounded(
     world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
