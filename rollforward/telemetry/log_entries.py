@@ -87,7 +87,7 @@ class CloudLogFormatter(logging.Formatter):
             "message": self._text(_message(record), MAX_MESSAGE_BYTES),
             "time": _time(record.created),
             "logger": self._text(record.name, MAX_LABEL_BYTES),
-            "thread": self._text(str(record.threadName), MAX_LABEL_BYTES),
+            "thread": self._text(_str(record.threadName), MAX_LABEL_BYTES),
             PREFIX + "sourceLocation": {
                 "file": self._text(record.pathname, MAX_LABEL_BYTES),
                 "line": str(record.lineno),
@@ -248,8 +248,9 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _error_class(record: logging.LogRecord) -> str:
-    if named := getattr(record, "error_class", ""):
-        return str(named)
+    named = getattr(record, "error_class", None)
+    if named is not None and (text := _str(named)):
+        return text
     if record.exc_info and record.exc_info[0] is not None:
         return record.exc_info[0].__name__
     return ""
@@ -260,6 +261,13 @@ def _formatted(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except Exception:  # An error in somebody's __str__, __cause__ or source line.
         return f"{type(error).__name__}: its traceback cannot be formatted"
+
+
+def _str(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return _repr(value)
 
 
 def _repr(value: Any) -> str:

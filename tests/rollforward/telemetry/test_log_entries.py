@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from rollforward.telemetry import TaskContext, Trace, in_run, in_task, in_trace
 from rollforward.telemetry.log_entries import ERROR_EVENT, MAX_ENTRY_BYTES, truncated
-from tests.rollforward.telemetry.records import SECRET, entry_of, line_of, raised
+from tests.rollforward.telemetry.records import FORMATTER, SECRET, entry_of, line_of, raised
 
 pytestmark = pytest.mark.fast
 
@@ -196,6 +197,15 @@ def test_an_error_that_cannot_be_shown_is_logged() -> None:
 
     assert entry[LABELS]["error_class"] == "BrokenError"
     assert "BrokenError" in entry["stack_trace"]
+
+
+@pytest.mark.parametrize("name", ["error_class", "threadName"])
+def test_a_field_of_its_own_that_has_no_text_loses_no_entry(name: str) -> None:
+    """As an error given as its class, or a record that a factory makes."""
+    record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 1, "x", (), None)
+    setattr(record, name, Broken())
+
+    assert json.loads(FORMATTER.format(record))["message"] == "x"
 
 
 def test_no_entry_holds_a_secret() -> None:
