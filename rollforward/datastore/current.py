@@ -48,8 +48,14 @@ def read_protobufs(keys: Sequence[Any]) -> list[Any]:
         raise NoTransactionError("run this in a transaction, by transact(body)")
     asked = [protobuf_of_key(key) for key in keys]
     results = lookup(context.client, asked, transaction=context.transaction).results
-    found = {result.entity.key.SerializeToString(): result.entity for result in results}
-    return [found.get(key.SerializeToString()) for key in asked]
+    found = {_identity(result.entity.key): result.entity for result in results}
+    return [found.get(_identity(key)) for key in asked]
+
+
+def _identity(key: Any) -> tuple[Any, ...]:
+    """Return what tells a key from others of its database, in whichever form it came."""
+    path = [(element.kind, element.name, element.id) for element in key.path]
+    return (key.partition_id.namespace_id, *path)
 
 
 def put(entity: ndb.Model, converted: Any = None) -> None:
