@@ -69,6 +69,28 @@ def test_a_page_of_users_schedules_is_followed_by_one_with_more(
     assert page.next_after == following
 
 
+class Daily(SimpleNamespace):
+    """A schedule that the code declares."""
+
+
+def test_pages_of_declared_schedules_show_each_of_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T3: by name, also where all of a page's rows have been read."""
+    monkeypatch.setattr(listing, "Schedule", Daily)
+    monkeypatch.setattr(
+        listing, "_states", lambda clients, shown, runs: [p.name for p, *_ in shown]
+    )
+    parts: Any = [Daily(name=name) for name in "ecadb"]
+    seen: list[Any] = []
+    start: str | None = ""
+    while start is not None:
+        page = listing.declared_schedules(CLIENTS, parts, start_after=start, limit=2)
+        seen, start = [*seen, list(page.schedules)], page.next_after
+
+    assert seen == [["a", "b"], ["c", "d"], ["e"]]
+
+
 @pytest.mark.parametrize(
     ("names", "shown", "end"),
     [
@@ -180,11 +202,13 @@ def test_a_dead_run_says_its_error_or_else_how_its_reason_begins(error: str, sho
     assert (run.state, run.dead_id, run.error, run.task) == ("dead", "dead", shown, work.task_name)
 
 
+_DECLARED = test_pages_of_declared_schedules_show_each_of_them_once
 _PAGE = test_a_page_of_users_schedules_is_followed_by_one_with_more
 _DUE = test_a_page_of_due_schedules_goes_on_where_it_has_ended
 _NEWEST = test_runs_are_listed_newest_first_with_the_path_of_their_time
 _DEAD = test_a_run_is_dead_while_its_last_dead_task_is_open
 BUGS = (
+    Bug(*(listing, "declared_schedules", "read[-1].name", "read[-2].name", _DECLARED)),
     Bug(*(listing, "user_schedules", "len(rows) > limit", "len(rows) >= limit", _PAGE),
         {"count": 2, "following": None}),
     Bug(*(listing, "user_schedules_due", 'f"{part.name}|"', "part.name", _DUE),
