@@ -18,8 +18,8 @@ def tree_of(row: BatchState, run_of: Callable[[BatchState], Run]) -> Sequence[Ru
 
     A batch above that was removed ends the way up.
     """
-    above = _parents_of(row)
-    below, left_out = _children_of(row.key.id())
+    above = _ancestors_of(row)
+    below, left_out = _children_by_parent(row.key.id())
     if not above and not row.parent and not below[row.key.id()]:
         return ()
     branches = [RunBranch(depth, run_of(batch)) for depth, batch in enumerate(above)]
@@ -27,7 +27,7 @@ def tree_of(row: BatchState, run_of: Callable[[BatchState], Run]) -> Sequence[Ru
     return branches
 
 
-def _parents_of(row: BatchState) -> list[BatchState]:
+def _ancestors_of(row: BatchState) -> list[BatchState]:
     """Return the batches above one, the uppermost first."""
     above: list[BatchState] = []
     seen, parent = {row.key.id()}, row.parent
@@ -41,7 +41,7 @@ def _parents_of(row: BatchState) -> list[BatchState]:
     return above
 
 
-def _children_of(root: str) -> tuple[dict[str, list[BatchState]], set[str]]:
+def _children_by_parent(root: str) -> tuple[dict[str, list[BatchState]], set[str]]:
     """Return the batches below one by the batch above each, and those not shown in full."""
     below: dict[str, list[BatchState]] = {}
     left_out: set[str] = set()

@@ -79,7 +79,7 @@ def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
         rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    answer = lookup(client, [key_of(client, *name)], transaction=_transaction())
+    answer = lookup(client, [key_of(client, *name)], transaction=require_transaction_id())
     return _row_of(answer.results[0]) if answer.results else None
 
 
@@ -158,14 +158,19 @@ def write_in_transaction(
         rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
     """
     # ndb has no public way to add to the commit of its transaction.
-    batch = _datastore_api._get_commit_batch(_transaction(), _options.Options())
+    batch = _datastore_api._get_commit_batch(require_transaction_id(), _options.Options())
     for name, body in puts:
         batch.put(Entity.wrap(_entity(client, name, body)))
     for name in deletes:
         batch.delete(ndb.Key(*name)._key)
 
 
-def _transaction() -> Any:
+def require_transaction_id() -> Any:
+    """Return the id of the transaction that this code runs in.
+
+    Raises:
+        rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
+    """
     transaction = get_context().transaction
     if transaction is None:
         raise NoTransactionError("run this in a transaction, by transact(body)")

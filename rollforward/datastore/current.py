@@ -17,10 +17,10 @@ from google.cloud.datastore_v1.types import Mutation
 from google.cloud.ndb import _datastore_api, _options, tasklets
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.bodies import PlainRow
+from rollforward.datastore.bodies import PlainRow, require_transaction_id
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
-from rollforward.datastore.lookup import lookup
-from rollforward.datastore.transactions import NoTransactionError, running_transaction
+from rollforward.datastore.lookup import lookup_each
+from rollforward.datastore.transactions import running_transaction
 
 _Mutation = Mutation.pb()
 
@@ -43,19 +43,9 @@ def read_protobufs(keys: Sequence[Any]) -> list[Any]:
         NoTransactionError: this code is not in a transaction.
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    context = get_context()
-    if context.transaction is None:
-        raise NoTransactionError("run this in a transaction, by transact(body)")
-    asked = [protobuf_of_key(key) for key in keys]
-    results = lookup(context.client, asked, transaction=context.transaction).results
-    found = {_identity(result.entity.key): result.entity for result in results}
-    return [found.get(_identity(key)) for key in asked]
-
-
-def _identity(key: Any) -> tuple[Any, ...]:
-    """Return what tells a key from others of its database, in whichever form it came."""
-    path = [(element.kind, element.name, element.id) for element in key.path]
-    return (key.partition_id.namespace_id, *path)
+    asked, client = [protobuf_of_key(key) for key in keys], get_context().client
+    results = lookup_each(client, asked, transaction=require_transaction_id())
+    return [None if result is None else result.entity for result in results]
 
 
 def put(entity: ndb.Model, converted: Any = None) -> None:

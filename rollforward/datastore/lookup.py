@@ -55,3 +55,21 @@ def lookup(
             moment = response.read_time
         pending, calls = [*response.deferred, *pending[MAX_KEYS:]], calls + 1
     return Lookup(results, moment, moment is not None or calls <= 1)
+
+
+def lookup_each(
+    client: ndb.Client, keys: Sequence[Any], *, transaction: bytes | None = None
+) -> list[Any]:
+    """Return the result of each of some distinct keys, in order; None: it has no entity.
+
+    Args, Raises: as of `lookup`.
+    """
+    results = lookup(client, keys, transaction=transaction).results
+    found = {_identity(result.entity.key): result for result in results}
+    return [found.get(_identity(key)) for key in keys]
+
+
+def _identity(key: Any) -> tuple[Any, ...]:
+    """Return the parts of a key that differ from key to key of a database."""
+    path = [(element.kind, element.name, element.id) for element in key.path]
+    return (key.partition_id.namespace_id, *path)

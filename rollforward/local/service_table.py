@@ -44,7 +44,7 @@ class ServiceTable:
     def rows(self) -> list[ServiceState]:
         """Return the state of every service, as of now."""
         mail, tasks = self.backing.mail.address, self.tasks
-        tasks_note = tasks.queue_yaml_problem or f"gRPC and REST, {self._is_persistent()}"
+        tasks_note = tasks.queue_yaml_problem or f"gRPC and REST, {self._storage()}"
         cron_note = self.cron.note or self.target.cron_source
         return [
             self._app_row(),
@@ -73,7 +73,7 @@ class ServiceTable:
         datastore, address = self.backing.datastore, self.backing.datastore_address
         if datastore is None:
             return ServiceState("Datastore", EXTERNAL, address, "", "not ours")
-        storage = self._is_persistent() if datastore.is_kept else "in memory"
+        storage = self._storage() if datastore.is_kept else "in memory"
         if datastore.is_kept and datastore.saved is not None:
             storage += f", saved at {clock_time(datastore.saved.real_time)}"
         state = _up(datastore.process is not None and datastore.process.running)
@@ -88,7 +88,7 @@ class ServiceTable:
         state = _up(memcached.process is not None and memcached.process.running)
         return self._checked_row("memcached", state, address, "in memory")
 
-    def _is_persistent(self) -> str:
+    def _storage(self) -> str:
         return "kept in .dev/" if self.is_kept else "in memory"
 
     def _checked_row(

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollforward.datastore import bodies, current
 from rollforward.datastore.conversion.protobufs import protobuf_of_key
-from rollforward.datastore.lookup import lookup
+from rollforward.datastore.lookup import lookup_each
 from rollforward.fork_join.entities import PackId, WorkPack, epoch_bounds, pack_key
 from rollforward.runtime.clients import Clients
 
@@ -67,10 +67,9 @@ def read_pack_versions(clients: Clients, packs: Sequence[PackId]) -> list[tuple[
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
     keys = [pack_key(pack.text) for pack in packs]
-    found = lookup(clients.datastore, [protobuf_of_key(key) for key in keys]).results
-    by_name = {result.entity.key.path[-1].name: result for result in found}
-    rows = [(key, by_name[key.id()]) for key in keys if key.id() in by_name]
-    return [(_stored(key, row.entity), row.version) for key, row in rows]
+    found = lookup_each(clients.datastore, [protobuf_of_key(key) for key in keys])
+    rows = zip(keys, found, strict=True)
+    return [(_stored(key, row.entity), row.version) for key, row in rows if row is not None]
 
 
 def _stored(key: Any, row: Any) -> StoredPack:

@@ -132,13 +132,19 @@ def test_a_member_that_has_ended_adds_no_more(world: World) -> None:
         assert NOTES.progress("b").members == 3
 
 
+def deliveries_of_a_member(world: World) -> tuple[Member, Member]:
+    """Start a batch of one member; return it as two deliveries have it."""
+    NOTES.populate(world.clients, "b", notes("a"), seal=True)
+    [page] = pages_within("notes:b").fetch(keys_only=True)
+    ref = MemberRef("notes:b", page.id(), 0, 1)
+    first, second = (Member(world.clients, NOTES.declaration, ref) for _ in range(2))
+    return first, second
+
+
 def test_other_members_of_one_delivery_under_one_key_are_an_error(world: World) -> None:
     """F1: as links of a page that are added one by one: the second was lost without a word."""
     with world.context():
-        NOTES.populate(world.clients, "b", notes("a"), seal=True)
-        [page] = pages_within("notes:b").fetch(keys_only=True)
-        ref = MemberRef("notes:b", page.id(), 0, 1)
-        first, second = (Member(world.clients, NOTES.declaration, ref) for _ in range(2))
+        first, second = deliveries_of_a_member(world)
 
         assert first.add([]) == 0
         assert first.add(notes("c")) == 1
@@ -154,10 +160,7 @@ def test_other_members_of_one_delivery_under_one_key_are_an_error(world: World) 
 def test_a_member_becomes_one_set_of_members_in_a_delivery(world: World) -> None:
     """F1: as `nest` in a loop."""
     with world.context():
-        NOTES.populate(world.clients, "b", notes("a"), seal=True)
-        [page] = pages_within("notes:b").fetch(keys_only=True)
-        ref = MemberRef("notes:b", page.id(), 0, 1)
-        first, second = (Member(world.clients, NOTES.declaration, ref) for _ in range(2))
+        first, second = deliveries_of_a_member(world)
 
         child = first.nest(NOTES, notes("c"))
         assert first.nest(NOTES, notes("c")) == child

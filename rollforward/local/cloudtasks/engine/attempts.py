@@ -59,7 +59,7 @@ class Attempts:
             deliveries: list[DueDelivery] = []
             for queue in self._state.select(queue_name):
                 deliveries += [DueDelivery(task.name, kind, now_s) for task, kind in queue.extras]
-                tasks = [] if queue.is_stopped else queue.due_tasks(now_s)
+                tasks = [] if queue.dispatches_nothing else queue.due_tasks(now_s)
                 deliveries += [DueDelivery(task.name, NORMAL, task.due_at) for task in tasks]
             return deliveries
 

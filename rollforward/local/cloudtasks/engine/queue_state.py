@@ -65,7 +65,7 @@ class QueueState:
         return bool(self.message.state != messages.RUNNING)
 
     @property
-    def is_stopped(self) -> bool:
+    def dispatches_nothing(self) -> bool:
         """True while no task is dispatched: the queue is paused, or its tasks are leased."""
         return self.is_pull or self.is_paused
 
@@ -116,7 +116,7 @@ class QueueState:
 
     def is_open(self, now_s: float) -> bool:
         """Return whether pause, concurrency and rate allow a dispatch now."""
-        if self.is_stopped or not self.has_slot():
+        if self.dispatches_nothing or not self.has_slot():
             return False
         self._fill(now_s)
         return self.bucket.has_token()
@@ -166,7 +166,7 @@ class QueueState:
         if self.extras:
             return now_s
         head = self.head()
-        if head is None or self.is_stopped or not self.has_slot():
+        if head is None or self.dispatches_nothing or not self.has_slot():
             return None
         token_at = self.bucket.next_token_at(self._fill(now_s))
         return None if token_at is None else max(head.due_at, token_at)
@@ -175,7 +175,7 @@ class QueueState:
         """Return whether nothing runs and nothing will run on its own."""
         if self.running or self.extras:
             return False
-        if self.is_stopped:
+        if self.dispatches_nothing:
             return True
         head = self.head()
         if head is not None and (with_scheduled or head.due_at <= now_s or self._holds_back(now_s)):
