@@ -271,8 +271,6 @@ def test_every_make_target_that_is_named_exists_and_all_are_explained() -> None:
 
 # Invariants and findings
 
-FINDINGS = "A user's first hour"
-
 
 @functools.cache
 def claims_in(path: Path) -> list[ast.FunctionDef]:
@@ -320,7 +318,7 @@ def test_every_invariant_that_a_test_names_is_listed() -> None:
 
 def test_every_finding_of_a_user_names_tests_that_exist() -> None:
     """All thirty, by number; a finding without a test is not closed."""
-    findings = [row for row in cells("docs/trust.md", FINDINGS) if row[0].isdigit()]
+    findings = [row for row in cells("docs/first-hour.md") if row[0].isdigit()]
 
     assert [int(number) for number, *_ in findings] == list(range(1, 31))
     for *_, proofs in findings:
