@@ -102,6 +102,9 @@ class Lane:
             lane=self,
         )
 
+    def __repr__(self) -> str:
+        return f"Lane({self.name!r})"
+
     def __call__(self, key: str | int) -> LaneKey:
         """Return a key of the lane, in which tasks may wait: `lane=BY_USER("ada")`.
 

@@ -13,6 +13,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message, MessageLane
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.parameters import lane_key
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.cancellation import (
     LIFE_IN_LANE,
@@ -88,7 +89,9 @@ def enqueue_cancellable(
                 put_handle(clients, handle, message.at, life=life)
             wrapped = Envelope(message.body, handle=handle).body
             if lane is not None:
-                lane.add_in_transaction(clients, replace(message, body=wrapped, name=None))
+                lane_key(lane).add_in_transaction(
+                    clients, replace(message, body=wrapped, name=None)
+                )
             else:
                 enqueue_message(clients, replace(message, body=wrapped))
         return handle

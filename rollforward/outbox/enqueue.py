@@ -16,7 +16,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message, MessageLane
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import BadArgumentsError
-from rollforward.tasks.parameters import with_clients
+from rollforward.tasks.parameters import lane_key, with_clients
 from rollforward.tasks.stored.arguments import store_in_transaction
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, is_distant, put_distant
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_COMMITTED_BYTES
@@ -72,7 +72,7 @@ def enqueue(
     """
     clients, message = message_of(args, name=name, delay_s=delay_s, at=at)
     if lane is not None:
-        lane.add_in_transaction(clients, message)
+        lane_key(lane).add_in_transaction(clients, message)
     else:
         enqueue_message(clients, message)
 

@@ -15,7 +15,7 @@ from rollforward.schedules.cron import Missed
 from rollforward.schedules.entities import row_key
 from rollforward.schedules.ticks import DeclaredSchedule, delete_row, put_row
 from rollforward.tasks.declaration import task
-from rollforward.tasks.parameters import with_clients
+from rollforward.tasks.parameters import lane_key, with_clients
 
 # Behind it the key of a row has a bar, and the id.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
@@ -70,7 +70,7 @@ class UserSchedules(DeclaredSchedule):
         self.task.check_registered(clients)
         lane = self.lane_of(row_id)
         if lane is not None:
-            lane.check_registered(clients)
+            lane_key(lane).check_registered(clients)
         body = self.task.message(task_args).body.decode()
         key = row_key(self.name, row_id)
 
@@ -122,10 +122,13 @@ def schedule(
 
     Raises:
         BadScheduleError: the expression, the zone or `missed` cannot be read.
+        BadArgumentsError: `lane` is no key of a lane.
         TypeError: by the decorator, when the function has another form than a schedule's.
     """
     times.check(cron, tz)
     times.check_missed(missed)
+    if lane is not None:
+        lane_key(lane)
 
     def declare(function: Callable[..., object]) -> Schedule:
         name = function.__name__.strip("_").replace("_", "-")

@@ -34,6 +34,7 @@ from rollforward.tasks.parameters import (
     bound_call,
     check_options,
     form_of,
+    lane_key,
     with_clients,
 )
 from rollforward.tasks.stored.arguments import with_large_arguments
@@ -171,7 +172,7 @@ class Task(Generic[A]):
         self.check_registered(clients)
         due = self.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
         if lane is not None:
-            lane.add(clients, [self._waiting(args, name, due, max_attempts)])
+            lane_key(lane).add(clients, [self._waiting(args, name, due, max_attempts)])
             return True
         message = self._sendable(clients, args, name, due, max_attempts)
         if is_distant(clients, due):
@@ -231,7 +232,7 @@ class Task(Generic[A]):
         all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
         if lane is not None:
             pairs = zip(many, all_names, strict=True)
-            lane.add(clients, [self._waiting(args, name, due) for args, name in pairs])
+            lane_key(lane).add(clients, [self._waiting(args, name, due) for args, name in pairs])
             return [True] * len(many)
         messages = [
             self._sendable(clients, args, name, due)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, get_type_hints
 
 from rollforward.datastore.contexts import tasklet_result
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.errors import BadArgumentsError
 
@@ -112,6 +113,19 @@ def check_options(owner: str, options: Mapping[str, Any]) -> None:
         if name not in ENQUEUE_OPTIONS:
             names = ", ".join(ENQUEUE_OPTIONS)
             raise TypeError(f"{owner}: enqueue has the options {names}, got {name}")
+
+
+def lane_key(lane: MessageLane) -> MessageLane:
+    """Return the key of a lane, checked: a lane without a key is easily written in its place.
+
+    Raises:
+        BadArgumentsError: it is none.
+    """
+    if not hasattr(lane, "add_in_transaction"):
+        raise BadArgumentsError(
+            f'lane must be a key of a lane, as BY_USER("ada"), got {lane!r:.100}'
+        )
+    return lane
 
 
 def form_of(

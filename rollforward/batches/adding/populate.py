@@ -55,6 +55,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.idempotency import check_idempotency_key
 from rollforward.runtime.messages import MessageLane
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.parameters import lane_key
 
 # A task, its arguments, and the key of a lane, if it waits in one.
 MemberWork = tuple[Task[Any], Any] | tuple[Task[Any], Any, MessageLane]
@@ -415,7 +416,7 @@ def _split(declared: BatchDeclaration, members: Members, call_digest: Any) -> It
             raise BadWorkError(f"a member must be (task, its arguments), got {member!r:.100}")
         task, args, *lanes = member
         where, body = _member(declared, task, args)
-        where += tuple(lane.id for lane in lanes)
+        where += tuple(lane_key(lane).id for lane in lanes)
         call_digest.update(json.dumps([where[0], task.args_json(args), *where[2:]]).encode())
         if page.members and not page.takes(where, body):
             yield page

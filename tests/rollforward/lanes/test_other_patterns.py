@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 import rollforward as rf
 from rollforward import outbox
@@ -19,8 +20,10 @@ from rollforward.lanes import Lane
 from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.operations import delete_dead_task, replay_dead_task
 from rollforward.outbox.cancellable import enqueue_cancellable, enqueue_tracked, tracked_handle
+from rollforward.runtime.process.current import use_clients
+from rollforward.schedules import UserSchedules, schedule
 from rollforward.tasks.dead_task_entities import open_dead_tasks
-from rollforward.tasks.errors import Reject, UnknownTaskError
+from rollforward.tasks.errors import BadArgumentsError, Reject, UnknownTaskError
 from rollforward.tasks.stored.cancellation import cancel
 from rollforward.tasks.stored.entities import (
     CANCELLED,
@@ -70,6 +73,38 @@ def world(services: Services) -> Iterator[World]:
 
 def members(person: str, count: int) -> list[Any]:
     return [(write, write.bind(person, str(number)), IN_ORDER(person)) for number in range(count)]
+
+
+BAD_LANES: dict[str, Any] = {
+    "task": lambda lane: write.enqueue(write.bind("ada", "0"), lane=lane),
+    "tasks": lambda lane: write.enqueue_many([write.bind("ada", "0")], lane=lane),
+    "outbox": lambda lane: rf.transact(
+        lambda: rf.enqueue(write, write.bind("ada", "0"), lane=lane)
+    ),
+    "cancellable": lambda lane: enqueue_cancellable(write, write.bind("ada", "0"), lane=lane),
+    "batch": lambda lane: LETTERS.populate(
+        rf.clients(), "b1", [(write, write.bind("ada", "0"), lane)]
+    ),
+    "schedule": lambda lane: schedule("* * * * *", lane=lane),
+    "schedules": lambda lane: UserSchedules("bad", write, lane=lambda id_: lane).put(
+        "ada", "0 8 * * *", write.bind("ada", "0")
+    ),
+}
+
+
+@one_emulator
+@pytest.mark.parametrize("call", BAD_LANES)
+@pytest.mark.parametrize("lane", [SHARED, "ada"])
+def test_a_lane_without_its_key_is_refused_and_nothing_is_stored(
+    world: World, call: str, lane: Any
+) -> None:
+    with (
+        use_clients(world.clients),
+        pytest.raises(BadArgumentsError, match=r'a lane, as .*\("ada"\)'),
+    ):
+        BAD_LANES[call](lane)
+
+    assert ndb.Query().fetch(keys_only=True) == []
 
 
 def test_members_of_a_batch_run_in_their_order_and_complete_it(world: World) -> None:
