@@ -77,8 +77,8 @@ class Lane:
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"name must be 1 to 50 of a-z, 0-9 and -, got {name!r}")
-        if not 1 <= limit <= MAX_LIMIT:
-            raise ValueError(f"limit must be 1 to {MAX_LIMIT}, got {limit}")
+        if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+            raise ValueError(f"limit must be a whole number of 1 to {MAX_LIMIT}, got {limit!r}")
         if order and limit != 1:
             raise ValueError(f"a lane with an order runs one task of a key at a time, got {limit}")
         if not 0.1 <= weight <= MAX_WEIGHT:
