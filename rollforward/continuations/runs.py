@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 from google.cloud import ndb
@@ -35,6 +36,8 @@ MAX_CHAINS = 8
 # Fewer pages than this are not worth a chain of their own.
 PAGES_PER_CHAIN = 4
 MAX_RUN_ID_BYTES = 500
+# Names of keys that Datastore keeps for itself.
+_RESERVED = re.compile("__.*__")
 
 
 def new_run(
@@ -53,7 +56,7 @@ def new_run(
 
     Args:
         run_id: Chosen so that the same intent has the same id. At most 500 bytes in UTF-8, of
-            characters that can be printed, without colon or semicolon.
+            characters that can be printed, without colon or semicolon, and not "__...__".
         expected: How many items there will be, if known: decides the number of chains.
         max_rate: Items a second, at most; None is as fast as possible. Pages are spread over time.
 
@@ -85,8 +88,11 @@ def new_run(
 
 def _check_id(run_id: str) -> None:
     """Refuse an id that pages and tasks could not be named by, before anything is stored."""
-    if not run_id or not run_id.isprintable() or set(run_id) & set(":;"):
-        raise ValueError(f"run_id must be not empty, without : and ;, got {run_id!r:.100}")
+    is_text = isinstance(run_id, str) and run_id.isprintable()
+    if not is_text or not run_id or set(run_id) & set(":;"):
+        raise ValueError(f"run_id must be a text, not empty, without : and ;, got {run_id!r:.100}")
+    if _RESERVED.fullmatch(run_id):
+        raise ValueError(f"run_id must not begin and end with __, got {run_id!r:.100}")
     if len(run_id.encode()) > MAX_RUN_ID_BYTES:
         raise ValueError(f"run_id must have at most {MAX_RUN_ID_BYTES} bytes, got {run_id!r:.100}")
 

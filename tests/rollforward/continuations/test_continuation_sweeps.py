@@ -15,6 +15,7 @@ from rollforward.continuations.entities import (
     FINISHED,
     RUNNING,
     ContinuationPage,
+    ContinuationRun,
     ContinuationSweep,
     pages_of,
     run_key,
@@ -150,16 +151,16 @@ def test_an_outage_does_not_begin_each_round_at_the_same_runs(
     assert (state(world, "run-6"), state(world, "run-7")) == (FINISHED, FINISHED)
 
 
-@pytest.mark.parametrize("bad", ["x" * 501, "é" * 251, "a:b", "a;b", "", "a\nb", "a\0"])
+@pytest.mark.parametrize("bad", ["x" * 501, "é" * 251, "a:b", "a;b", "", "a\nb", "a\0", "__a__", 5])
 def test_an_id_that_no_page_could_have_is_refused_before_anything_is_stored(
-    world: World, bad: str
+    world: World, bad: Any
 ) -> None:
     """What could be committed and never woken is not committed."""
     with world.context():
         with pytest.raises(ValueError, match="run_id must"):
             continuations.start(world.clients, APPLY, Walk("x"), run_id=bad)
 
-        assert not bad or run_key(bad[:500]).get() is None
+        assert ContinuationRun.query().fetch(keys_only=True) == []
 
 
 @pytest.mark.parametrize("longest", ["x" * 500, "é" * 250, "語" * 166, '"' * 500])
