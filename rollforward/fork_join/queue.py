@@ -168,11 +168,14 @@ class ForkJoin(Generic[I]):
         An error is returned in the place of its item, not raised.
 
         Raises:
+            ValueError: there are more or fewer idempotency keys, or Nones, than items.
             UnknownTaskError: nothing was inserted.
             RuntimeError: a transaction runs here, which would not undo it.
         """
         _check_call(clients, self)
-        ids: Sequence[str | None] = idempotency_keys or [None] * len(items)
+        ids = [None] * len(items) if idempotency_keys is None else idempotency_keys
+        if len(ids) != len(items):
+            raise ValueError(f"idempotency_keys must be {len(items)}, one an item, got {len(ids)}")
         answers: list[Accepted | Exception] = [OutcomeUnknownError()] * len(items)
         insertions: dict[int, Insertion] = {}
         for i, ((key, item), id_) in enumerate(zip(items, ids, strict=True)):

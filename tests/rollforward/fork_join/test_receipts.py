@@ -71,6 +71,22 @@ def test_one_idempotency_key_for_two_items_of_one_commit_is_an_error_for_the_sec
         assert tallied("t") == Counter("ac")
 
 
+@pytest.mark.parametrize("keys", [[], ["r1", "r2"]])
+def test_fewer_or_more_idempotency_keys_than_items_are_refused(
+    world: World, keys: list[str]
+) -> None:
+    """An empty list, as of a request that lacks its keys, would insert a repeated item twice."""
+    with (
+        world.clients.context(),
+        pytest.raises(ValueError, match=r"idempotency_keys must be 1, one an item, got [02]"),
+    ):
+        TALLIES.insert_each(world.clients, [("t", Mark("a"))], idempotency_keys=keys)
+    world.settle()
+
+    with world.context():
+        assert tallied("t") == Counter()
+
+
 def test_what_was_inserted_before_is_a_duplicate_behind_another_item_of_its_key(
     world: World,
 ) -> None:
