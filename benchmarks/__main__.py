@@ -66,7 +66,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
 }
 # Not with the others: `make bench LIKE=cloud`.
 LIKE = "cloud"
-PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance.md"
+PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance" / "results.md"
 MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"
 
 
@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
         "--like", default="", help="measure on a profile of latencies: cloud, or its file"
     )
     parser.add_argument("--items", type=int, help="grow up to so many items, guests, keys, tasks")
-    parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--docs", action="store_true", help="write docs/performance/results.md")
     return parser.parse_args()
 
 

@@ -9,8 +9,8 @@ has the memory that it takes then.
 
     .venv/bin/python -m benchmarks.startup FOLDER
 
-measures another copy of this repository beside this one, in turns: how docs/performance.md got its
-figures of before and after.
+measures another copy of this repository beside this one, in turns: how docs/performance/start-up.md
+got its figures of before and after.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The rate of records from which one worker of Dataflow costs less than Datastore and Cloud Tasks.
 
 `python -m benchmarks.dollars.dataflow` prints the lines of docs/concepts/scale.md, from the dated
-prices of both sides and the operations of docs/performance.md. A test compares the page with them.
+prices of both sides and the operations of docs/performance/results.md. A test compares the page
+with them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from rollforward.local.prices import MILLION, price_list
 
 FILE = Path(__file__).parent / "dataflow.toml"
-PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance.md"
+PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance" / "results.md"
 STAGES = {"one": 1, "three": 3, "five": 5}
 GB = 10**9
 
@@ -58,7 +59,7 @@ def dataflow(content: dict[str, Any] | None = None) -> Dataflow:
 
 
 def measured(name: str) -> float:
-    """Return a result of docs/performance.md."""
+    """Return a result of docs/performance/results.md."""
     [row] = re.findall(rf"^\| `{re.escape(name)}` \| ([^ ]+) \|", PERFORMANCE.read_text(), re.M)
     return float(row)
 

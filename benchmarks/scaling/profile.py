@@ -2,7 +2,7 @@
 
 The profile of the cloud (rollforward/cloud_profile/cloud.toml) has the latency of each call, and
 how often one row may be written. The rest is said here: the processor's time is measured on the
-machine of docs/performance.md (`python -m benchmarks.streams_cost`: 20 to 50 microseconds a
+machine of docs/performance/streams.md (`python -m benchmarks.streams_cost`: 20 to 50 µs a
 record), the time that each further row of a query takes is a guess.
 """
 

@@ -1,7 +1,8 @@
 """Reads and writes in the transaction that this code runs in, without ndb's futures.
 
-A future and its tasklet cost ndb more processor time than the row (docs/performance.md). What these
-functions write joins the commit of the transaction, with what ndb's own calls write there.
+A future and its tasklet cost ndb more processor time than the row
+(docs/performance/saves-and-views.md). What these functions write joins the commit of the
+transaction, with what ndb's own calls write there.
 
 A transaction that callers share (rollforward/runtime/sharing) reads for all of them at once, before
 their bodies run: `get_multi` returns what it has read.

@@ -226,8 +226,8 @@ class BlockingTransactions(DatastoreGrpcTransport):  # type: ignore[misc]
     """Datastore's calls as ndb makes them; the calls of a transaction block.
 
     ndb asks for a future each time, and gRPC then runs a thread for it, which costs about as much
-    processor time as the call (docs/performance.md). A transaction's calls come one after another,
-    so blocking costs nothing. Outside of a transaction ndb makes several calls at once.
+    processor time as the call (docs/performance/saves-and-views.md). A transaction's calls come one
+    after another, so blocking costs nothing. Outside of a transaction ndb makes several at once.
     """
 
     @property

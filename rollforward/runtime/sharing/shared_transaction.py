@@ -74,7 +74,7 @@ MAX_MUTATIONS = 500
 MAX_BYTES = 3_900_000
 # A group takes some round trips. Whoever waits longer than they should take goes alone.
 MAX_WAIT_S = 1.0
-# Both emulators are fastest with one (docs/performance.md).
+# Both emulators are fastest with one (docs/performance/saves-and-views.md).
 GROUPS_IN_PROGRESS = 1
 # After two lost races a group is parted into halves.
 LOST_TOGETHER = 2
