@@ -166,7 +166,8 @@ PACKAGES = {
         ["rollforward/flask/**/*.py"],
         [
             "tests/rollforward/flask",
-            *_in("tests/handlers", "errors", "fields", "origins", start="test_"),
+            f"{TESTS}/tracing",  # Of spans.
+            *_in("tests/handlers", "errors", "fields", "origins", "settings", start="test_"),
         ],
         BY_TEXT,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any
 
 import pytest
@@ -226,6 +227,16 @@ def test_lines_of_an_argument_are_replayed_as_they_were(shop: Shop) -> None:
     shop.send("/dead/edit", source, value=[typed, "1", "true", "[]", ""])
     shop.desk.world.settle()
     assert [args.order for args in shop.shipped] == ["\na\nb"]
+
+
+def test_an_argument_is_edited_in_its_own_letters(shop: Shop) -> None:
+    """Also in a list: nobody mends a word that reads Gr\\u00fcn."""
+    body = '{"order": "Grün", "count": 1, "is_express": true, "tags": ["Grün"]}'
+    dead_id = shop.desk.give_up("x", path=SHIP, body=body.encode())
+
+    text = unescape(shop.get(f"/dead/edit?id={dead_id}").text)
+
+    assert re.findall(r"(\S*Grün\S*)</textarea>", text) == ["Grün", '["Grün"]']
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[1]", b"", b'{"other": 1}'])

@@ -15,7 +15,6 @@ from flask.testing import FlaskClient
 from google.cloud import ndb
 from werkzeug.test import TestResponse
 
-from rollforward.console.pages import overview
 from rollforward.console.pages.frame import TOKENS_KEPT_S
 from rollforward.datastore.batched import batched
 from rollforward.operations import list_dead_tasks
@@ -437,13 +436,3 @@ def test_all_pages_that_are_open_ask_cloud_tasks_once(
             tasks.control_queue("default", "resume")
 
     assert calm == 1
-
-
-def test_the_overview_names_a_cloud_tasks_that_does_not_answer(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks are kept, and the page is shown all the same."""
-    states = {"datastore": True, "tasks": False, "memcached": True}
-    monkeypatch.setattr(overview, "service_states", lambda: states)
-
-    assert "Cloud Tasks does not answer" in Browser(desk).read("/")

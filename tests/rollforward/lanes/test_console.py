@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -160,6 +162,23 @@ def test_the_api_lists_lanes_keys_and_tasks_and_changes_a_key(desk: Desk) -> Non
     assert counts == [None, 3, 0, None]
     with desk.world.context():
         assert LaneTask.query().fetch() == []
+
+
+def test_a_key_names_the_task_that_is_at_work(desk: Desk) -> None:
+    """And counts what its delivery has claimed behind it."""
+    add(desk, "ada", 0, 1)
+    seen: list[Any] = []
+
+    def look(name: str) -> None:
+        with ThreadPoolExecutor(1) as another:
+            answer = another.submit(desk.ask, f"{API}/lanes/{LANE}?key=ada").result()
+        seen.append(answer.json)
+
+    DESK.before = look
+    desk.world.settle()
+
+    first = seen[0]["tasks"][0]["id"]
+    assert [(claim["tasks"], claim["claimed"]) for claim in seen[0]["claims"]] == [([first], 2)]
 
 
 @pytest.mark.parametrize(

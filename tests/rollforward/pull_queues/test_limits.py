@@ -107,6 +107,19 @@ def test_a_lease_takes_one_item_for_a_minute_unless_it_says_so(world: World) -> 
     assert lease(world)[0].id == again.id
 
 
+def test_a_lease_takes_up_to_a_thousand_items(world: World) -> None:
+    """And the longest delay of an item is ten years."""
+    add(world, "a", "b")
+    ten_years_s = 10 * 366 * DAY_S
+    WORK.add(world.clients, "c", delay_s=ten_years_s)
+
+    assert payloads(WORK.lease(world.clients, limit=1_000)) == ["a", "b"]
+    with pytest.raises(ValueError, match="limit must be between 1 and 1,000, got 1001"):
+        WORK.lease(world.clients, limit=1_001)
+    with pytest.raises(BadItemError, match="at most ten years"):
+        WORK.add(world.clients, "c", delay_s=ten_years_s + 1)
+
+
 def test_a_tag_of_two_hundred_characters_is_a_tag(world: World) -> None:
     """In a transaction or not; one that is longer is refused there, too."""
     tag = "é" * 200
@@ -187,6 +200,19 @@ def test_a_queue_is_counted_up_to_a_limit(
     assert gauges["pull_queue_items"].value == min(most, 9)
     assert gauges["pull_queue_dead_letters"].value == min(most, 2)
     assert {str(gauge.labels) for gauge in gauges.values()} == {"{'pull_queue': 'once'}"}
+
+
+def test_items_of_other_queues_are_not_counted(world: World) -> None:
+    """Whether their names come before or behind it."""
+    for name in ("a", "once-more", "oncf", "z"):
+        PullQueue(name).add(world.clients, "x")
+    ONCE.add(world.clients, "mine", delay_s=60)
+
+    shown = queue_details(world.clients, ONCE)
+    gauges = {gauge.name: gauge.value for gauge in PullQueues().gauges(world.clients, [ONCE])}
+
+    assert (shown.numbers["waiting"], shown.numbers["leased_or_delayed"]) == (0, 1)
+    assert gauges["pull_queue_items"] == 1
 
 
 def test_the_oldest_dead_letters_are_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

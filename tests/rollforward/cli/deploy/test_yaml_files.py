@@ -11,6 +11,8 @@ from rollforward.cli.deploy import yaml_files
 from rollforward.cli.deploy.checks import check
 from rollforward.cli.deploy.needs import needs_of
 from rollforward.cli.deploy.project_files import BadFileError, ProjectFiles
+from rollforward.cli.deploy.queue_settings import suggested
+from tests.infra.stack import ROOT
 from tests.rollforward.cli.deploy.projects import (
     CRON_YAML,
     QUEUE_YAML,
@@ -67,6 +69,14 @@ def test_missing_queues_are_added_at_the_end_and_every_line_stays(
         before.get("queue") or []
     )
     assert check(NEEDS, ProjectFiles(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("outbox", "outbox"), ("streams", "streams")])
+def test_the_queue_of_a_pattern_is_suggested_as_the_demo_has_it(name: str, pattern: str) -> None:
+    """With the limits that were measured there."""
+    [measured] = [queue for queue in ProjectFiles(ROOT).queues() if queue.name == name]
+
+    assert suggested(name, frozenset({pattern})) == measured
 
 
 def test_a_file_that_does_not_end_with_its_list_is_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""The first page: how much needs attention, and that there may be more than was counted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rollforward.console.pages import overview
+from rollforward.tasks.attempt_entities import TaskAttempts
+from tests.rollforward.console.conftest import Desk
+from tests.rollforward.console.test_pages import Browser
+
+
+def test_the_overview_names_a_cloud_tasks_that_does_not_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks are kept, and the page is shown all the same."""
+    states = {"datastore": True, "tasks": False, "memcached": True}
+    monkeypatch.setattr(overview, "service_states", lambda: states)
+
+    assert "Cloud Tasks does not answer" in Browser(desk).read("/")
+
+
+@pytest.mark.parametrize(("count", "plus", "suffix"), [(2, "", ""), (3, "+", " or more")])
+def test_the_overview_says_where_it_stopped_to_count(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, count: int, plus: str, suffix: str
+) -> None:
+    """As many as it counts may be more; fewer are all."""
+    for name in ("MAX_COUNTED", "MAX_FAILING", "MAX_FAILED"):
+        monkeypatch.setattr(overview, name, 3)
+    flows = desk.world.registry.patterns["flows"]
+    monkeypatch.setattr(flows, "count_failed", lambda limit: min(limit, count))
+    now = desk.world.clock.now().replace(tzinfo=None)
+    for number in range(count):
+        desk.give_up(str(number))
+        with desk.world.context():
+            TaskAttempts(id=str(number), path="/tasks/ship", first=now, expires=now).put()
+
+    text = Browser(desk).read("/")
+
+    tiles = dict(re.findall(r'href="/rollforward(/[^"]*)"><b>([^<]*)</b>', text))
+    assert tiles == {
+        "/dead": f"{count}{plus}",
+        "/runs?state=failed": f"{count}{plus}",
+        "/waiting": f"{count}{plus}",
+        "/outbox": "0",
+    }
+    assert f"{count} dead tasks{suffix} to replay or delete" in text
+    assert f"{count} tasks{suffix} failed and will be retried" in text
+    assert f"{count} flows{suffix} failed: retry or cancel" in text
