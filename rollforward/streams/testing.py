@@ -138,7 +138,7 @@ class StreamTest:
         """Push a record; it is late if it is behind the watermark of its source.
 
         Raises:
-            UnknownStreamError: the pipeline lacks this source.
+            UnknownStreamError: no computation that runs reads this stream as a source.
             BadRecordError: the record is invalid.
         """
         self.push_all(stream, [(value, timestamp_ms)])
@@ -147,10 +147,10 @@ class StreamTest:
         """Push records, each with its time, which readers get as one bundle.
 
         Raises:
-            UnknownStreamError: the pipeline lacks this source.
+            UnknownStreamError: no computation that runs reads this stream as a source.
             BadRecordError: a record is invalid; none was pushed.
         """
-        self.pipeline.source(stream)
+        self._check_read(stream)
         codecs = self.pipeline.codecs
         texts = [(*inbound_value(codecs, stream, value), check_time(at)) for value, at in records]
         for text, value, at in texts:
@@ -162,9 +162,12 @@ class StreamTest:
         """Advance the watermark of one source, or of all sources.
 
         Raises:
+            UnknownStreamError: no computation that runs reads this stream as a source.
             ValueError: the watermark is already ahead of that.
         """
-        streams = list(self._sources) if stream is None else [self.pipeline.source(stream).stream]
+        if stream is not None:
+            self._check_read(stream)
+        streams = list(self._sources) if stream is None else [stream]
         for name in streams:
             if timestamp_ms < self._sources[name]:
                 raise ValueError(
@@ -187,13 +190,15 @@ class StreamTest:
         """Replace a computation by another version, which takes over its states and timers.
 
         Raises:
-            UnknownStreamError: the pipeline lacks this version.
+            UnknownStreamError: the pipeline lacks this version, or the computation does not run.
             UnreadableStateError: the version cannot read a state; nothing was changed.
             TopologyError: it cannot take the other's place.
         """
         code = self.pipeline.versions.get((computation, version))
         if code is None:
             raise UnknownStreamError(f"there is no version {version} of {computation}")
+        if computation not in self._graph.computations:
+            raise UnknownStreamError(f"{computation} does not run: it is on standby")
         replaced = self._graph.computations[computation]
         states = self._keys[computation].states
         stored = {state.version for state in states.values() if state.text}
@@ -262,6 +267,14 @@ class StreamTest:
         return self._watermarks[self.pipeline.computation(computation).name]
 
     # Execution
+
+    def _check_read(self, stream: str) -> None:
+        """Refuse a stream that nothing reads as a source, as a push to a pipeline does."""
+        self.pipeline.source(stream)
+        if stream not in self._sources:
+            raise UnknownStreamError(
+                f"no computation reads {stream} as a source: those on standby do not run"
+            )
 
     def _state(self, computation: str, key: str) -> KeyState:
         return self._keys[self.pipeline.computation(computation).name].states.get(key, NOTHING)

@@ -223,6 +223,20 @@ def test_a_version_that_cannot_read_a_state_is_refused_in_a_test_as_well() -> No
     assert test.state("tally", "a")["count"] == 2
 
 
+def test_a_test_refuses_what_is_for_computations_on_standby() -> None:
+    """As the services do: who pushes there would test nothing."""
+    test = StreamTest(Pipeline("live", Tally, Told, standby=[Third], sources=[SOURCE]))
+
+    with pytest.raises(UnknownStreamError, match="no computation reads others as a source"):
+        test.push("others", {"key": "b"}, 1)
+    with pytest.raises(UnknownStreamError, match="no computation reads others as a source"):
+        test.advance_watermark(1, "others")
+    with pytest.raises(UnknownStreamError, match="third does not run"):
+        test.replace("third", version=1)
+
+    assert (test.keys("tally"), test.watermark("tally")) == ([], 0)
+
+
 def test_what_is_attached_gets_what_is_sent_from_then_on_and_none_from_before() -> None:
     """J, G15: and its watermark begins at the watermark of its inputs."""
     desk = desk_of(Second, Third, intervals=1)
