@@ -82,8 +82,8 @@ class ViewReader:
         """Return a view's rows, in the order of their names, and how fresh they are.
 
         Args:
-            at_least: Wait, up to timeout_s, until the rows hold this token's changes. A token of
-                another group has none of them, and is satisfied at once.
+            at_least: Wait, up to timeout_s, until the rows hold this token's changes. Another
+                group's token is satisfied at once.
             prefix: Only rows whose names are tuples that begin with these parts.
             limit: Rows to return: of more, those whose stored names come first.
         """
@@ -157,7 +157,7 @@ class ViewReader:
         """Wait until a token's changes are applied; False: they are not, after that long.
 
         Args:
-            token: Of this group: one of another is satisfied at once.
+            token: This group's. Another group's token is satisfied at once.
             view: The one that will be read: that another one is frozen does not matter.
         """
         timeout = Timeout.of(clients.clock, timeout_s)

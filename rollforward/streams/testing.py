@@ -150,7 +150,7 @@ class StreamTest:
             UnknownStreamError: no computation that runs reads this stream as a source.
             BadRecordError: a record is invalid; none was pushed.
         """
-        self._check_read(stream)
+        _check_source(self.pipeline, stream)
         codecs = self.pipeline.codecs
         texts = [(*inbound_value(codecs, stream, value), check_time(at)) for value, at in records]
         for text, value, at in texts:
@@ -166,7 +166,7 @@ class StreamTest:
             ValueError: the watermark is already ahead of that.
         """
         if stream is not None:
-            self._check_read(stream)
+            _check_source(self.pipeline, stream)
         streams = list(self._sources) if stream is None else [stream]
         for name in streams:
             if timestamp_ms < self._sources[name]:
@@ -268,14 +268,6 @@ class StreamTest:
 
     # Execution
 
-    def _check_read(self, stream: str) -> None:
-        """Refuse a stream that nothing reads as a source, as a push to a pipeline does."""
-        self.pipeline.source(stream)
-        if stream not in self._sources:
-            raise UnknownStreamError(
-                f"no computation reads {stream} as a source: those on standby do not run"
-            )
-
     def _state(self, computation: str, key: str) -> KeyState:
         return self._keys[self.pipeline.computation(computation).name].states.get(key, NOTHING)
 
@@ -352,6 +344,15 @@ class StreamTest:
     def _copy(self, record: KeyedRecord) -> KeyedRecord:
         """Return a record with a newly decoded value, as no hook has changed it."""
         return record._replace(value=self.pipeline.codecs.read(record.text))
+
+
+def _check_source(pipeline: Declaration, stream: str) -> None:
+    """Refuse a stream that nothing reads as a source, as a push to a pipeline does."""
+    pipeline.source(stream)
+    if stream not in pipeline.sources:
+        raise UnknownStreamError(
+            f"no computation reads {stream} as a source: those on standby do not run"
+        )
 
 
 def _active(pipeline: Declaration, computations: Mapping[str, Computation]) -> ActivePipeline:
