@@ -30,7 +30,11 @@ def check_routes(app: Flask, paths: Iterable[str]) -> None:
     if not rules:
         return
     endpoint = Rule(f"{TASKS}<path:rest>")
-    urls = Map([*rules, endpoint], converters=app.url_map.converters).bind("localhost")
+    urls = Map(
+        [*rules, endpoint],
+        converters=app.url_map.converters,
+        merge_slashes=app.url_map.merge_slashes,
+    ).bind("localhost")
     for path in paths:
         if taker := _taker(urls, path, endpoint):
             raise TypeError(

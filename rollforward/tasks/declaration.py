@@ -51,8 +51,9 @@ A = TypeVar("A")
 P = ParamSpec("P")
 D = TypeVar("D", bound="DataclassInstance")
 
-# An app gets what is before ? and #, with %20 as a blank, and Cloud Tasks refuses blanks.
-_ARRIVES = re.compile(r"/tasks/[^\s?#%]+")
+# An app gets what is before ? and #, with %20 as a blank, Cloud Tasks refuses blanks, and Flask
+# answers /tasks//a by a redirect.
+_ARRIVES = re.compile(r"/tasks/[^\s?#%/][^\s?#%]*")
 
 
 @dataclass(frozen=True)
@@ -434,7 +435,7 @@ def task(
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"path must start with /tasks/, got {path!r}")
     if path is not None and not _ARRIVES.fullmatch(path):
-        raise ValueError(f"path must have no blank, ?, # or %, and more than /tasks/, got {path!r}")
+        raise ValueError(f"path must have no blank, ?, # or %, and a name at /tasks/, got {path!r}")
     check_max_attempts(max_attempts)
     if deadline_s is not None:
         check_deadline(deadline_s)

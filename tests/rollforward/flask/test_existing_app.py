@@ -182,6 +182,22 @@ def test_a_route_whose_converter_refuses_a_task_is_named() -> None:
         app.test_client().get("/")
 
 
+def test_a_route_with_two_slashes_takes_a_task_where_they_are_not_merged() -> None:
+    """Then Flask gives it the deliveries of a path of two slashes, and they ended in silence."""
+
+    @rf.task(path="/tasks/a//b")
+    def doubled(order: str) -> None:
+        """Do nothing, behind two slashes."""
+
+    app = old_app()
+    app.url_map.merge_slashes = False
+    app.add_url_rule("/tasks/a//b", "any", lambda: "done", methods=["POST"])
+    rf.serve(app, doubled)
+
+    with pytest.raises(TypeError, match="/tasks/a//b would not arrive"):
+        app.test_client().get("/")
+
+
 @pytest.mark.parametrize("route", ["/tasks/mail/<name>", "/<path:page>", "/tasks", "/tasks/"])
 def test_routes_beside_those_of_tasks_stay(route: str) -> None:
     """As a list of tasks, or the old handler of a queue."""

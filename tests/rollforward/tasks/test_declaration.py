@@ -53,7 +53,15 @@ def test_a_task_lives_below_tasks(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/tasks/", "/tasks/a?b=c", "/tasks/a#b", "/tasks/a b", "/tasks/a\n", "/tasks/a%20b"],
+    [
+        "/tasks/",
+        "/tasks/a?b=c",
+        "/tasks/a#b",
+        "/tasks/a b",
+        "/tasks/a\n",
+        "/tasks/a%20b",
+        "/tasks//a",
+    ],
 )
 def test_a_path_that_would_not_arrive_is_refused(path: str) -> None:
     """The app got another path, found no task, and kept each as a dead task after an hour."""
