@@ -10,6 +10,7 @@ from typing import Any
 
 from rollforward.cli.errors import CliError, WrongUsageError
 from rollforward.flask.opening import KEY
+from rollforward.local.app.wsgi import MIDDLEWARE, needs_arguments
 from rollforward.registry import Registry
 
 
@@ -32,7 +33,10 @@ def registry_of(target: str, root: Path) -> Registry:
             served = getattr(module, name, None)
             if callable(served) and not hasattr(served, "wsgi_app"):
                 registries = _registries(module)
-                served = registries[0] if len(registries) == 1 else served()
+                if len(registries) == 1:
+                    served = registries[0]
+                elif not needs_arguments(served):
+                    served = served()
     except (Exception, SystemExit) as error:
         raise CliError(
             f"{target} cannot be loaded: {type(error).__name__}: {error}. If it opens its clients, "
@@ -42,7 +46,7 @@ def registry_of(target: str, root: Path) -> Registry:
     if registry is None:
         raise WrongUsageError(
             f"{target} is no app on Rollforward: it is {served!r:.80}. Name what rf.serve(...) "
-            "returned, or a Registry."
+            f"returned, or a Registry. {MIDDLEWARE}"
         )
     return registry
 

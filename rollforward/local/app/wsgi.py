@@ -23,6 +23,8 @@ from rollforward.local.app.sdk import export_traces
 PROBLEM_HEADER = "X-Devserver-Problem"
 """Carries WRONG or BROKEN and, percent-encoded, the reason."""
 
+MIDDLEWARE = "Middleware goes around its wsgi_app: app.wsgi_app = ProxyFix(app.wsgi_app)."
+
 WRONG, BROKEN = "wrong", "broken"
 """The target is not what `module:callable` must be; or its own code fails."""
 
@@ -94,10 +96,10 @@ def app_of(target: str) -> WsgiApp:
     if not hasattr(served, "wsgi_app"):  # It is no Flask app, but makes one.
         if not callable(served):
             raise WrongTargetError(f"{target} is {served!r}: name a function that returns the app.")
-        if _needs_arguments(served):
+        if needs_arguments(served):
             raise WrongTargetError(
                 f"{target} takes arguments: name the Flask app, or a function without any. "
-                "Middleware goes around its wsgi_app: app.wsgi_app = ProxyFix(app.wsgi_app)."
+                + MIDDLEWARE
             )
         served = served()
     if not callable(served):
@@ -109,7 +111,8 @@ def app_of(target: str) -> WsgiApp:
     return app
 
 
-def _needs_arguments(served: Callable[..., Any]) -> bool:
+def needs_arguments(served: Callable[..., Any]) -> bool:
+    """Return whether a callable is no function that makes an app, but perhaps WSGI middleware."""
     try:
         inspect.signature(served).bind()
     except (TypeError, ValueError):

@@ -137,6 +137,7 @@ def test_arguments_without_a_sense_end_with_2(
     [
         ("serve = 5\n", WrongUsageError, "is no app on Rollforward"),
         ("x = 5\n", WrongUsageError, "is no app on Rollforward"),
+        ("def serve(environ, start_response): ...\n", WrongUsageError, "goes around its wsgi_app"),
         ("def serve(): raise KeyError('SMTP_HOST')\n", CliError, "KeyError: 'SMTP_HOST'.*REGISTRY"),
         ("import nothing_like_it\n", CliError, "ModuleNotFoundError"),
         ("raise SystemExit(3)\n", CliError, "SystemExit: 3"),
