@@ -223,6 +223,8 @@ class CloudTaskQueue:
             self._client.list_queues(
                 request={"parent": parent, "page_size": 1}, timeout=PING_TIMEOUT_S, retry=None
             )
+        except rpc_errors.ResourceExhausted:
+            return True  # Lists have a quota of their own, 600 a minute: tasks can be created.
         except rpc_errors.GoogleAPICallError:
             return False
         return True

@@ -231,3 +231,14 @@ def test_a_ping_tells_whether_the_service_answers(world: World) -> None:
 
     assert world.clients.tasks.ping()
     assert not CloudTaskQueue(away, PROJECT, LOCATION, world.settings.target).ping()
+
+
+def test_a_used_up_quota_of_lists_is_an_answer() -> None:
+    """Of more than ten instances, each asked once a second, none was ready any more."""
+
+    class UsedUp:
+        def list_queues(self, **call: object) -> None:
+            raise rpc_errors.ResourceExhausted("ListQueues requests per minute")
+
+    queue = CloudTaskQueue(UsedUp(), PROJECT, LOCATION, AppEngineTarget())  # type: ignore[arg-type]
+    assert queue.ping()
