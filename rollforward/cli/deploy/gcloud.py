@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.cli.deploy.checks import SWEEP_URL, Finding, queue_findings
-from rollforward.cli.deploy.needs import Needs
+from rollforward.cli.deploy.needs import DEADLINE_S, Needs
 from rollforward.cli.deploy.project_files import ProjectFiles
 from rollforward.cli.deploy.queue_settings import QueueSettings, of_json, suggested
 from rollforward.cli.errors import CliError
@@ -125,6 +125,9 @@ def create_sweep(at: Deployment, url: str, account: str) -> str:
     return (
         f"gcloud scheduler jobs create http {at.service}-sweep --project={at.project} "
         f"--location={at.region} --schedule='* * * * *' --http-method=GET "
+        # As App Engine's cron waits. By default it gives up after three minutes, and begins the
+        # next sweep beside one that is not done.
+        f"--attempt-deadline={DEADLINE_S}s "
         f"--uri={url}{SWEEP_URL} --oidc-service-account-email={account} "
         f"--oidc-token-audience={url}"
     )

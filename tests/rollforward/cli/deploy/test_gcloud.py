@@ -226,7 +226,8 @@ def test_cloud_runs_commands_create_each_queue_as_the_file_has_it_and_one_sweep(
     }
     jobs = [words for words in lines if words[1:3] == ["scheduler", "jobs"]]
     assert len(jobs) == 1
-    assert "--schedule=* * * * *" in jobs[0]
+    # After three minutes, the default, another sweep would begin beside a long one.
+    assert {"--schedule=* * * * *", "--attempt-deadline=600s"} <= set(jobs[0])
     assert any(word.endswith(".europe-west1.run.app/cron/sweep") for word in jobs[0])
     (deploy,) = (words for words in lines if words[1:3] == ["run", "deploy"])
     assert "--allow-unauthenticated" in deploy, "the app could verify no token"
