@@ -11,11 +11,18 @@ each interval of a replaced computation has one commit from which on the new ver
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import read_head, with_intervals, with_sources
+from rollforward.streams.graph.head import (
+    MAX_FIRST_ROWS,
+    read_head,
+    with_intervals,
+    with_sources,
+)
 from rollforward.streams.graph.plan import (
     ATTACHING,
     DISCARDING,
@@ -30,9 +37,16 @@ from rollforward.streams.graph.plan import (
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
 from rollforward.streams.publications.registration import drop_removed, subscribers
-from rollforward.streams.storage.remote_calls import ChangedError, Commit, Steps
-from rollforward.streams.storage.retry import retry_commit
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Key,
+    OutcomeUnknownError,
+    Steps,
+)
+from rollforward.streams.storage.retry import StaleReadError, retry_commit
 from rollforward.streams.storage.schema import Head
+from rollforward.streams.storage.serde import MAX_COMMIT_ROWS
 from rollforward.streams.topology.compatibility import (
     check_replaces,
     check_stored_states,
@@ -197,9 +211,22 @@ def _change_commit(
     old_sources = environment.at(cut.stored_head).sources
     new_sources = [stream for stream in cut.plan.sources if stream not in old_sources]
     head, rows = with_sources(environment, head, new_sources, cut.rows)
+    if len(commit.puts) + len(commit.inserts) + len(rows) >= MAX_COMMIT_ROWS:
+        yield from _insert_early(rows[:MAX_FIRST_ROWS])
     commit.inserts += rows
     commit.puts.append((environment.names.head, head, cut.head.version))
     return commit
+
+
+def _insert_early(rows: Sequence[tuple[Key, Any]]) -> Steps[None]:
+    """Insert rows of new sources for which the commit has no room: the head does not name them yet.
+
+    Raises:
+        StaleReadError: always; the change begins again with these rows.
+    """
+    with contextlib.suppress(ChangedError, OutcomeUnknownError):  # They may be there already.
+        yield Commit(inserts=list(rows))
+    raise StaleReadError
 
 
 def _check_not_stopped(environment: Environment, head: Head) -> None:

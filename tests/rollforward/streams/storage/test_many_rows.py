@@ -13,6 +13,7 @@ from rollforward.streams.coordinator import tick
 from rollforward.streams.graph.head import MAX_FIRST_ROWS, read_head
 from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import INTERVAL, SOURCE
+from rollforward.streams.topology.changes import attach
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
 INTERVALS, PROCESSES = 64, 100
@@ -78,3 +79,33 @@ def test_more_processes_fall_silent_at_once_than_a_commit_has_rows() -> None:
     status = desk.status()
     assert [len(status.sources[stream].idle) for stream in streams] == [PROCESSES] * len(streams)
     assert desk.head.inputs["counting-0"] >= desk.simulation.now_ms - 80_000
+
+
+@pytest.mark.parametrize("died_at", range(3))
+def test_a_computation_of_more_new_processes_than_a_commit_has_rows_is_attached(
+    died_at: int,
+) -> None:
+    """G15: its attachment was refused, each time, as a commit of too many rows."""
+    names, streams = [f"p{n}" for n in range(PROCESSES)], [f"in{n}" for n in range(6)]
+    sources = [PushSource(stream, processes=names) for stream in streams]
+    pipeline = Pipeline(
+        "many",
+        counting(0, ["in"]),
+        standby=[counting(1, streams)],
+        sources=[PushSource("in"), *sources],
+        intervals=1,
+    )
+    desk = Desk(pipeline)
+    desk.push(Came("first", "a", 1_000))
+    desk.run()
+    if died_at:
+        desk.until(attach(desk.environment, "counting-1", None), Commit, of=died_at)
+        desk.do(tick(desk.environment))
+    desk.do(attach(desk.environment, "counting-1", None))
+    for stream in streams:
+        for process in names:
+            desk.push(Came(process, "a", 200_000), stream=stream, process=process)
+    desk.run()
+
+    assert desk.state("counting-1", "a") == {"records": PROCESSES * len(streams)}
+    assert desk.status().sources["in5"].watermark > 0
