@@ -239,18 +239,14 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         super().murder_pending()
         self.ending.intersection_update(self.pending_conns)
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Shut down; streams of the app end at once instead of after their minute."""
-        super().handle_exit(sig, frame)
-        wsgi = getattr(self, "wsgi", None)  # None: it shuts down before it has begun.
-        live = getattr(wsgi, "extensions", {}).get("live")
-        if live is not None:
-            live.streams.close()
-
     def _cap_keepalive(self, deadline: float) -> None:
+        """Begin to end, by a signal or after `max_requests`: streams end now, not in a minute."""
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)
+        live = getattr(self.wsgi, "extensions", {}).get("live")
+        if live is not None:
+            live.streams.close()
 
 
 class Unreader(SocketUnreader):  # type: ignore[misc]

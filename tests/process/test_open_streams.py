@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import signal
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from itsdangerous import URLSafeSerializer
 
-from rollforward.gunicorn import worker as patient
 from tests.infra.documents import LOCAL_ENVIRONMENT
+from tests.infra.stack import until
 from tests.process.servers import PATIENCE_S, THREADS, Server, gunicorn
 
 pytestmark = pytest.mark.process
@@ -50,11 +50,17 @@ def _listen(server: Server, stack: contextlib.ExitStack, token: str) -> int:
     return connection.getresponse().status
 
 
-def test_a_worker_that_is_told_to_end_while_it_starts_ends() -> None:
-    """It has no app yet; what its signal handler raised would be taken for an error of the app."""
-    worker = patient.PatientWorker.__new__(patient.PatientWorker)
-    worker.alive, worker.method_queue = True, SimpleNamespace(defer=lambda call: None)
-
-    worker.handle_exit(signal.SIGTERM, None)
-
-    assert not worker.alive
+def test_open_streams_hold_up_no_worker_that_has_had_its_requests(tmp_path: Path) -> None:
+    """S34: gunicorn starts the next one when it has ended, and until then nobody is served."""
+    token = URLSafeSerializer(LOCAL_ENVIRONMENT["SECRET_KEY"], salt="live updates").dumps(["x"])
+    arguments = ("--graceful-timeout", str(GRACE_S), "--max-requests", "5")
+    with (
+        gunicorn(tmp_path, "main:serve()", *arguments, **LOCAL_ENVIRONMENT) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        assert _listen(server, stack, token) == 200
+        began_s = time.monotonic()
+        for _ in range(5):
+            server.answers("/health/live")
+        until(lambda: server.answers("/health/live"), GRACE_S)
+        assert time.monotonic() - began_s < STOPS_WITHIN_S
