@@ -20,6 +20,7 @@ from docs.examples.flows.reminders import DunnedInvoice
 from docs.examples.flows.saga import Bookshelf, book_order
 from docs.examples.flows.until_noon import ExchangeRate, fetch_rate
 from rollforward.flows import FlowEndedError
+from rollforward.flows.rows.entities import run_key
 from rollforward.tasks import Reject
 from rollforward.testing import FAULTS, Rollforward
 from tests.infra.documents import ROOT, cells, text_of
@@ -228,6 +229,23 @@ def test_who_has_not_answered_in_a_day_is_reminded(kit: Rollforward) -> None:
         answer("c1", "bob")
 
 
+def test_a_week_is_a_week_whoever_answers_when(kit: Rollforward) -> None:
+    """Who is late has no more of it, and nobody is reminded twice."""
+    expense_claim.start("c1", ["ada", "bob"])
+    kit.settle()
+    for _ in range(6):
+        pass_time(kit, DAY_S)
+    answer("c1", "ada")
+    kit.settle()
+    assert expense_claim.state("c1").state == "running"
+    assert mails()[2:] == ["c1 bob a claim", "c1 bob a reminder"]
+
+    pass_time(kit, DAY_S + 1)
+
+    assert expense_claim.state("c1").reason == "no answer of bob within a week"
+    assert len(mails()) == 4
+
+
 def test_one_person_says_no(kit: Rollforward) -> None:
     """Nothing is paid, and nobody else is waited for."""
     expense_claim.start("c1", ["ada", "bob"])
@@ -315,6 +333,20 @@ def test_a_shipment_that_is_cancelled_recalls_its_parcels(kit: Rollforward) -> N
 
     assert shipment.state("s1").state == "cancelled"
     assert [parcel.state(f"s1-{number}").state for number in (0, 1)] == ["succeeded", "cancelled"]
+
+
+def test_a_shipment_is_cancelled_whose_parcels_were_deleted(kit: Rollforward) -> None:
+    """One that was cancelled alone never reports: the shipment waits for longer than it is kept."""
+    shipment.start("s1", ["Rome", "Oslo"])
+    kit.settle()
+    parcel.cancel("s1-0")
+    kit.settle()
+    run_key("parcels|s1-0").delete()
+
+    shipment.cancel("s1")
+    kit.settle()
+
+    assert shipment.state("s1").state == "cancelled"
 
 
 def test_the_mistakes_in_the_howto_are_those_of_the_code() -> None:
