@@ -169,16 +169,20 @@ class Steps:
         days: float = 0,
         until: datetime.datetime | None = None,
     ) -> None:
-        """Wait for a time, up to ten years, or until an aware one; no worker waits."""
+        """Wait for a time, up to ten years, or until an aware one; no worker waits.
+
+        The first delivery that comes here sets its end. A time that is past is no wait.
+        """
         wait_s = seconds + 60 * (minutes + 60 * (hours + 24 * days))
         now_s = self._attempt.now_s()
         until_s = until.timestamp() if until is not None else now_s + wait_s
         is_over = partial(waits.is_over, self._attempt, name, until_s)
         with self._entered(name, "sleep", is_over) as record:
-            if record is None and until is not None and until.tzinfo is None:
-                raise BadStepError(f"the step {name!r} must wait until an aware time, got {until}")
-            waits.check_ahead(name, until_s - now_s)
+            if record is None and until is not None:
+                waits.check_until(name, until, wait_s)
             if not is_over():
+                if record is None:
+                    waits.check_ahead(name, until_s - now_s)
                 waits.sleep(self._attempt, name, until_s)
 
     @overload

@@ -68,6 +68,21 @@ def check_ahead(name: str, wait_s: float) -> None:
         raise BadStepError(f"the step {name!r} may wait for ten years, got {wait_s:g} s")
 
 
+def check_until(name: str, until: datetime.datetime, wait_s: float) -> None:
+    """Check that a step waits until an aware time, and for none beside it.
+
+    Raises:
+        BadStepError: it would wait for another time than its caller means.
+    """
+    if until.tzinfo is None:
+        raise BadStepError(f"the step {name!r} must wait until an aware time, got {until}")
+    if wait_s:
+        raise BadStepError(
+            f"the step {name!r} must wait until a time or for some, got both {until} and "
+            f"{wait_s:g} s"
+        )
+
+
 def is_over(attempt: FlowAttempt, name: str, until_s: float) -> bool:
     """Return whether a sleep is over, which its first call has set an end to.
 

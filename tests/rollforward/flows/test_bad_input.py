@@ -27,6 +27,9 @@ from tests.rollforward.tasks.reminders import one_emulator
 pytestmark = pytest.mark.fast
 
 
+UTC = datetime.UTC
+
+
 class NoJson:
     """A type of which no value can be stored."""
 
@@ -114,6 +117,11 @@ STEPS: dict[str, tuple[Code, str, int]] = {
     "a sleep until a naive time": (
         lambda step: step.sleep("a", until=datetime.datetime(2030, 5, 1)),  # noqa: DTZ001
         "aware time",
+        0,
+    ),
+    "a sleep until a time and for some": (
+        lambda step: step.sleep("a", until=datetime.datetime(2030, 5, 1, tzinfo=UTC), hours=1),
+        "until a time or for some, got both",
         0,
     ),
     "a long wait": (lambda step: step.wait_for("a", timeout_s=1e12), "ten years", 0),

@@ -135,6 +135,34 @@ def test_a_sleep_of_45_days_costs_no_task(world: World) -> None:
 
 
 @one_emulator
+@pytest.mark.parametrize("year", [1, 1999, 2026])
+def test_a_sleep_until_a_time_that_is_past_is_none(world: World, year: int) -> None:
+    """W10: however long ago it was, as of an invoice that was due in another century."""
+
+    def code(step: Steps) -> str:
+        step.sleep("a", until=datetime.datetime(year, 1, 1, tzinfo=datetime.UTC))
+        return step.outside("b", CODE.act, "b")
+
+    assert run(world, code).result == "b"
+
+
+@one_emulator
+def test_a_sleep_that_has_begun_keeps_its_end_whatever_the_code_says_later(world: World) -> None:
+    """W10: also another one that no sleep could begin with."""
+    ends = [1.0, 4_000.0]
+
+    def code(step: Steps) -> str:
+        step.sleep("a", days=ends[0])
+        return "done"
+
+    CODE.run = code
+    probe.start(world.clients, ID)
+    assert settle(world).state == "running"
+    ends.pop(0)
+    assert settle(world, days=1.01).result == "done"
+
+
+@one_emulator
 def test_a_lost_wake_is_healed_by_the_sweep(world: World) -> None:
     """W11: of a start, a sleep, an event and a time-out."""
 
