@@ -23,7 +23,8 @@ class StepNames:
         Raises:
             BadStepError: no step may have it; the text says why.
         """
-        if not name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
+        is_text = isinstance(name, str) and name.isprintable()
+        if not is_text or not name or len(name.encode()) > MAX_NAME_BYTES:
             raise BadStepError(
                 f"a step's name must be printable and have 1 to {MAX_NAME_BYTES} bytes, "
                 f"got {name!r:.100}"

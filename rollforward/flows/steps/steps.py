@@ -175,7 +175,8 @@ class Steps:
         """
         wait_s = seconds + 60 * (minutes + 60 * (hours + 24 * days))
         now_s = self._attempt.now_s()
-        until_s = until.timestamp() if until is not None else now_s + wait_s
+        with self._attempt.running():
+            until_s = waits.end_of(name, now_s, wait_s, until)
         is_over = partial(waits.is_over, self._attempt, name, until_s)
         with self._entered(name, "sleep", is_over) as record:
             if record is None and until is not None:

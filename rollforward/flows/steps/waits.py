@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import numbers
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -58,14 +59,29 @@ class FlowBatch(TaskBatch):
         return RunLink("flows", f"{self._flow}|{flow_id}")
 
 
-def check_ahead(name: str, wait_s: float) -> None:
-    """Check that a step waits for no longer than ten years.
+def end_of(name: str, now_s: float, wait_s: float, until: datetime.datetime | None) -> float:
+    """Return when a sleep that begins now ends, in seconds since 1970.
 
     Raises:
-        BadStepError: it would.
+        BadStepError: it ends at no time.
     """
-    if not -MAX_AHEAD_S <= wait_s <= MAX_AHEAD_S:
-        raise BadStepError(f"the step {name!r} may wait for ten years, got {wait_s:g} s")
+    if until is None:
+        return now_s + wait_s
+    if not isinstance(until, datetime.datetime):
+        raise BadStepError(f"the step {name!r} must wait until an aware time, got {until!r:.100}")
+    return until.timestamp()
+
+
+def check_ahead(name: str, wait_s: float) -> None:
+    """Check that a step waits for a number of seconds, and for no longer than ten years.
+
+    Raises:
+        BadStepError: it does not.
+    """
+    if not isinstance(wait_s, numbers.Real) or not -MAX_AHEAD_S <= wait_s <= MAX_AHEAD_S:
+        raise BadStepError(
+            f"the step {name!r} must wait for some seconds, ten years at most, got {wait_s!r:.100}"
+        )
 
 
 def check_until(name: str, until: datetime.datetime, wait_s: float) -> None:

@@ -124,6 +124,21 @@ STEPS: dict[str, tuple[Code, str, int]] = {
         "until a time or for some, got both",
         0,
     ),
+    "a sleep until a day": (
+        lambda step: step.sleep("a", until=datetime.date(2030, 5, 1)),  # type: ignore[arg-type]
+        "must wait until an aware time, got datetime.date(2030, 5, 1)",
+        0,
+    ),
+    "a wait that is no number": (
+        lambda step: step.wait_for("a", timeout_s=datetime.timedelta(days=1)),  # type: ignore[call-overload]
+        "must wait for some seconds, ten years at most, got datetime.timedelta(days=1)",
+        0,
+    ),
+    "a step without a name": (
+        lambda step: step.commit(len, "a title"),  # type: ignore[arg-type]
+        "a step's name must be printable and have 1 to 60 bytes, got <built-in function len>",
+        0,
+    ),
     "a long wait": (lambda step: step.wait_for("a", timeout_s=1e12), "ten years", 0),
     "a step of a commit": (
         lambda step: step.commit("a", lambda: step.outside("b", CODE.act, "b")),
