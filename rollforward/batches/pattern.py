@@ -88,7 +88,7 @@ class Batches(Pattern[TaskBatch]):
 def _with_waiter(parts: Sequence[TaskBatch], run: Run) -> Run:
     """Return a batch with the run that waits for it, unless another batch does."""
     name, _, batch_id = run.id.partition(":")
-    waiters = [part.waiter(batch_id) for part in parts if part.name == name]
-    if not waiters or run.part_of is not None:
+    declared = {part.name: part for part in parts}.get(name)
+    if declared is None or run.part_of is not None:
         return run
-    return replace(run, part_of=waiters[0])
+    return replace(run, part_of=declared.waiter(batch_id))

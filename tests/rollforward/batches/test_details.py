@@ -245,6 +245,21 @@ def test_the_first_errors_of_a_batch_are_shown(
     assert reasons == ["the second", "the third"][:most]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_the_first_pages_of_members_are_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The page of a batch says if there are more."""
+    monkeypatch.setattr(listing, "MAX_PAGES", most)
+    with world.context():
+        keep("b", members=2)
+        for number in range(2):
+            BatchPage(key=page_key(page_id("trees:b", "added", number, "")), letters="d").put()
+        shown = details("b")
+
+    assert (len(shown.parts), shown.has_all_parts) == (min(most, 2), most >= 2)
+
+
 def gauges(world: World) -> dict[str, float]:
     with world.context():
         found = Batches().gauges(world.clients, [NOTES])
