@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from google.cloud import ndb
 
 from rollforward import outbox
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
+from rollforward.outbox.entities import OutboxTask, outbox_key, outbox_rows
 from rollforward.outbox.sweep import sweep
 from tests.infra.world import World
 from tests.rollforward.outbox.rows import DEPTH, enqueue_unacked, strand
@@ -46,6 +49,23 @@ def test_unacked_rows_have_an_age_of_their_own(world: World) -> None:
     assert depth.waiting == 2
     assert depth.oldest_s == pytest.approx(40, abs=1)
     assert depth.oldest_unacked_s == pytest.approx(540, abs=1)
+
+
+def test_a_partition_has_its_own_rows_and_the_outer_ones_what_lies_beyond(world: World) -> None:
+    """B1: each row is within reach of one walk, also one whose key was made by hand."""
+    ids = [*(f"{partition}{'0' * 23}|x" for partition in PARTITIONS), " before", "~ behind"]
+    with world.context():
+        ndb.put_multi([OutboxTask(id=id_, path="/x", queue="q", body="{}") for id_ in ids])
+        found = {
+            partition: [key.id() for key in outbox_rows(partition).fetch(keys_only=True)]
+            for partition in PARTITIONS
+        }
+        ndb.delete_multi([outbox_key(id_) for id_ in ids])
+
+    assert {partition: [id_[0] for id_ in rows] for partition, rows in found.items()} == {
+        partition: [*(" " if partition == "0" else ""), partition, *("~" * (partition == "f"))]
+        for partition in PARTITIONS
+    }
 
 
 def test_the_depth_of_very_many_is_not_counted_to_the_end(

@@ -157,6 +157,7 @@ def test_a_row_of_a_clock_far_ahead_counts_as_old() -> None:
     [
         ("other", 0, True),
         ("other", 1, False),
+        ("another", 1, False),
         ("other", 2 * sweep.ASKED_S, False),
         ("other", 2 * sweep.ASKED_S + 1, True),
         ("mine", 1, True),

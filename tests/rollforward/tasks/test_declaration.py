@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from rollforward.runtime import Clients
 from rollforward.tasks.declaration import Task, hashed_name, task
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
+from rollforward.tasks.pattern import Pattern
 from rollforward.tasks.stored.distant import MAX_AHEAD_S
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES
 from tests.infra.world import World
@@ -339,3 +341,20 @@ def test_what_is_read_is_what_was_sent() -> None:
     sent: Task[Remind] = remind
 
     assert sent.read(sent.message(Remind("庭", -(10**30))).body) == Remind("庭", -(10**30))
+
+
+class Shops(Pattern[Any]):
+    """A pattern whose parts are told apart by their names."""
+
+    name = "shops"
+    has_unique_names = True
+
+
+def test_two_parts_of_one_name_are_refused() -> None:
+    """Their rows would be the same; a pattern that needs no names takes both."""
+    lamps, bulbs = SimpleNamespace(name="lamps"), SimpleNamespace(name="bulbs")
+
+    Shops().check([lamps, bulbs])
+    with pytest.raises(TypeError, match="each shops must have a name of its own, got 'lamps'"):
+        Shops().check([lamps, bulbs, lamps])
+    Pattern[Any]().check([lamps, lamps])
