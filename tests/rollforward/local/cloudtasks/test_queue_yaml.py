@@ -115,6 +115,7 @@ def test_one_backoff_pulls_the_other(tmp_path, given, expected):
         (["rate: 5/s", "bucket_size: 501"], "bucket_size"),
         (["rate: 5/s", "bucket_size: many"], "bucket_size"),
         (["rate: 5/s", "max_concurrent_requests: 0"], "max_concurrent_requests"),
+        (["rate: 5/s", "max_concurrent_requests: 5001"], "max_concurrent_requests"),
         (["rate: 5/s", "mode: poll"], "mode"),
         (["rate: 5/s", "mode: [pull]"], "mode"),
         (["mode: pull", "rate: 5/s"], "rate: is not a field of a pull queue"),
