@@ -178,15 +178,18 @@ def test_the_largest_row_of_a_flow_is_stored_and_undone(world: World) -> None:
 
 
 @one_emulator
-@pytest.mark.parametrize("waits", ["sleep", "wait_for"])
-def test_waits_take_no_more_room_than_other_steps(world: World, waits: str) -> None:
-    """W19: a row that is full of them would have no room for undos, nor for an event."""
+@pytest.mark.parametrize("kind", ["sleep", "wait_for", "commit"])
+def test_no_step_takes_the_room_of_undos(world: World, kind: str) -> None:
+    """W19: a row that is full of waits or commits would have none, nor any for an event."""
 
     def code(step: Steps) -> None:
         step.undo("undo", CODE.act, "undo")
+        step.undo_commit("undo in store", CODE.act_in_store, "undo in store")
         step.wait_for("go", timeout_s=DAY_S)
-        if waits == "sleep":
+        if kind == "sleep":
             step.sleep("a", days=1)
+        if kind == "commit":
+            step.commit("a", CODE.act_in_store, "a")
         step.wait_for("a", timeout_s=DAY_S)
 
     run(world, code)
@@ -198,7 +201,7 @@ def test_waits_take_no_more_room_than_other_steps(world: World, waits: str) -> N
 
     probe.cancel(world.clients, ID)
     assert settle(world).state == "cancelled"
-    assert CODE.done == ["undo"]
+    assert CODE.done == ["undo in store", "undo"]
 
 
 def fill_with_events(world: World) -> None:
