@@ -25,6 +25,10 @@ def on_a_laptop() -> Iterator[None]:
     """Log as an app on a laptop does. Not a fixture: pytest exchanges standard output behind it."""
     root, stdout = logging.getLogger(), sys.stdout
     handlers, level = list(root.handlers), root.level
+    formatters = [handler.formatter for handler in handlers]
+    # An app that another test has mounted may have installed it.
+    own = delivery_log._DeliveryHandler
+    root.handlers[:] = [handler for handler in handlers if not isinstance(handler, own)]
     root.setLevel(logging.INFO)
     delivery_log.install()
     delivery_log.install()
@@ -32,6 +36,8 @@ def on_a_laptop() -> Iterator[None]:
         yield
     finally:
         root.handlers[:], sys.stdout = handlers, stdout
+        for handler, formatter in zip(handlers, formatters, strict=True):
+            handler.setFormatter(formatter)
         root.setLevel(level)
 
 
