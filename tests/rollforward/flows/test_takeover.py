@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -68,6 +69,43 @@ def test_a_delivery_waits_for_the_lease_of_a_living_one(world: World) -> None:
     row.lease_expires_at += datetime.timedelta(hours=1)
     row.put()
     leased(world)
+
+
+def beat(attempt: FlowAttempt) -> None:
+    """Keep a lease on another thread, as the heart does."""
+    with ThreadPoolExecutor(1) as heart:
+        heart.submit(attempt.beat).result()
+
+
+def test_a_call_that_lasts_keeps_its_lease_by_its_beats(world: World) -> None:
+    """W5: no delivery takes it over, and its own write finds the row as the last beat left it."""
+    order.start(world.clients, "A1", "boots")
+    slow, ended = leased(world), CHARGE.ends(DONE, 2.0, value="1")
+    for _ in range(3):
+        world.clock.sleep(LEASE.total_seconds() * 2 / 3)
+        beat(slow)
+        with pytest.raises(LeasedError, match="another delivery works on"):
+            leased(world)
+
+    world.plan.reset()
+    with world.plan.watched():
+        slow.change(lambda row: row.note("charge", ended))
+
+    assert run_key(RUN_ID).get(use_cache=False).step("charge") == ended
+    assert world.plan.calls == ["Commit"]
+
+
+def test_a_beat_takes_no_flow_back(world: World) -> None:
+    """W5: its worker was taken for dead meanwhile, and another delivery makes the call."""
+    order.start(world.clients, "A1", "boots")
+    slow = leased(world)
+    world.clock.sleep(LEASE.total_seconds() + 10)
+    leased(world)
+    before = run_key(RUN_ID).get(use_cache=False)
+
+    beat(slow)
+
+    assert run_key(RUN_ID).get(use_cache=False) == before
 
 
 def test_a_call_outside_after_a_commit_takes_the_lease(world: World) -> None:
