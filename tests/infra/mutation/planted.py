@@ -136,7 +136,7 @@ PACKAGES = {
         ["rollforward/flows/**/*.py"],
         [
             f"{TESTS}/flows/**/test_*.py",
-            f"{TESTS}/console/runs/test_flows.py",
+            *_in(f"{TESTS}/console/runs", "flows", "notes_of_flows", start="test_"),
             f"{TESTS}/datastore/test_kinds.py",
         ],
         (*DEEP, "planted_bugs", "planted_in_lanes"),
