@@ -5,9 +5,9 @@
 
 cosmic-ray makes the bugs; this picks which, in a copy of the tree, and runs those tests of the
 package that reach the planted line, the quickest first, until one fails. A bug that no test reaches
-survives at once. The packages are in `planted.py`. Tests on the Firestore emulator, which is
-slower, run for lines that no other test reaches. What survived is shown as a diff when it happens,
-and noted in .dev/mutants; with `--again` only that is planted.
+survives at once. The packages are in `planted.py`. A test that runs on both emulators runs on that
+of Datastore, which is quicker. What survived is shown as a diff when it happens, and noted in
+.dev/mutants; with `--again` only that is planted.
 
 A sample has one bug a place. Not planted is what is no bug, or one that nobody could miss: what
 does not compile, an operator of another kind (a time is not shifted), other types in annotations
@@ -180,7 +180,7 @@ def _reached(name: str, tree: Path, modules: Sequence[str]) -> dict[str, Any]:
 
 def _files(tree: Path, paths: Sequence[str]) -> Iterator[Path]:
     for path in paths:
-        yield from sorted((tree / path).glob("*.py")) if (tree / path).is_dir() else [tree / path]
+        yield from sorted((tree / path).rglob("*.py")) if (tree / path).is_dir() else [tree / path]
 
 
 # Which bugs
@@ -220,8 +220,8 @@ def _bug(mutation: MutationSpec, source: _Source, reached: dict[str, Any]) -> Bu
         if test and (is_imported or not lines.isdisjoint(told["lines"].get(module, ())))
     }
     # One emulator is enough, and the one that locks is slower; but some tests run on no other.
-    elsewhere = [test for test in took_s if "firestore" not in test]
-    tests = sorted(elsewhere or took_s, key=lambda test: took_s[test])
+    twins = {test.replace("datastore", "firestore") for test in took_s if "datastore" in test}
+    tests = sorted(took_s.keys() - twins, key=lambda test: took_s[test])
     spent_s = itertools.accumulate(took_s[test] for test in tests)
     quick = [test for test, until_s in zip(tests, spent_s, strict=True) if until_s <= MAX_S]
     return Bug(mutation, {test: START_S + PATIENCE * took_s[test] for test in quick or tests[:1]})

@@ -96,6 +96,8 @@ def test_the_curve_rises_to_all_items_that_have_ended() -> None:
     assert (points[0], points[-1]) == ((0.0, CURVE_HEIGHT), (WIDTH, points[-2][1]))
     assert points[-1][1] == pytest.approx(CURVE_HEIGHT * (1 - 0.96 * 4 / 5), abs=0.1)
     assert all(0 <= x <= WIDTH and 0 < y <= CURVE_HEIGHT for x, y in points)
+    # The parts got on one, two and three seconds after the start, of the ten until now.
+    assert [x / WIDTH for x, _ in points[1::2]] == pytest.approx([0.1, 0.2, 0.3, 1.0])
 
 
 def span(began_s: float, ended_s: float | None, outcome: str = "done") -> RunSpan:

@@ -1,0 +1,69 @@
+"""Lists of dead letters on the console: all of them are reached, page by page."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from rollforward.console.pages import letters
+from rollforward.operations.letters import PAGE_SIZE
+from rollforward.pull_queues.pattern import PullQueues
+from tests.infra.world import Services
+from tests.rollforward.console.conftest import API, Desk, desk_with
+from tests.rollforward.console.test_letters import QUEUE, kill_items
+from tests.rollforward.console.test_pages import Browser
+from tests.rollforward.pull_queues.harness import WORK, lease, payloads
+
+pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
+
+
+@pytest.fixture
+def desk(services: Services) -> Desk:
+    """A desk whose app has a pull queue."""
+    return desk_with(services, WORK)
+
+
+def test_a_page_of_letters_leads_to_the_older_ones_and_the_last_to_none(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each letter is on one page."""
+    monkeypatch.setattr(letters, "PAGE_ROWS", 2)
+    ids, seen, path = kill_items(desk, *"abc"), list[str](), QUEUE
+    browser = Browser(desk)
+    for _ in range(2):
+        page = browser.read(path)
+        seen += re.findall(rf'href="[^"]*{QUEUE}/one/([^"/?]+)"', page)
+        following = re.findall(r'href="([^"]*cursor=[^"]+)"', page)
+        path = unescape(following[0]) if following else ""
+
+    assert (sorted(seen), path) == (sorted(ids), "")
+
+
+def test_a_run_over_all_letters_takes_those_of_every_page(desk: Desk) -> None:
+    """Of a queue, whose list is by age, too."""
+    kill_items(desk, *(f"{number:02}" for number in range(PAGE_SIZE + 1)))
+
+    desk.change("/dead-letters/pull-queues/work:replay", {"all": True})
+    desk.world.settle()
+
+    with desk.world.context():
+        assert len(payloads(lease(desk.world, limit=50))) == PAGE_SIZE + 1
+
+
+def test_a_list_that_the_account_may_not_read_is_forbidden(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer has the words of the service, which name the right."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise rpc_errors.PermissionDenied("datastore.entities.list is missing")
+
+    monkeypatch.setattr(PullQueues, "letters", refuse)
+
+    answer = desk.ask(f"{API}/dead-letters/pull-queues/work")
+
+    assert (answer.status_code, answer.content_type) == (403, "application/problem+json")
+    assert "datastore.entities.list is missing" in answer.text
