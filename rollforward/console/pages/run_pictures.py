@@ -143,7 +143,7 @@ def curve_of(details: RunDetails, now_s: float) -> Curve | None:
     end = now_s if run.state == "running" else (run.ended or run.started).timestamp()
     seconds = max(end, steps[-1][0], begun + 0.001) - begun
     known = sum(len(items) for _, items in steps)
-    total = max(run.expected, known, 1) if details.has_all_parts else known
+    total = max(run.expected if details.has_all_parts else 0, known, 1)
     top = 0.96 * CURVE_HEIGHT  # The line is not cut in half where all have ended.
     points, ended, x = [(0.0, CURVE_HEIGHT)], 0, 0.0
     for progressed_s, items in steps:

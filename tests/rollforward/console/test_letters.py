@@ -259,10 +259,10 @@ def test_letters_are_chosen_and_changed_by_the_time_of_their_death(desk: Desk) -
     assert sorted(bodies_of(desk, "")) == ["2-0", "2-1", "3-0", "3-1"]
 
 
-def _put_dead(environment: Environment, since: datetime.datetime) -> Steps[None]:
-    """Store 120 dead letters, each fortieth after a time and the others before it."""
+def put_dead(environment: Environment, since: datetime.datetime, count: int = 120) -> Steps[None]:
+    """Store dead letters, each fortieth after a time and the others before it."""
     rows = []
-    for number in range(120):
+    for number in range(count):
         died = since + datetime.timedelta(hours=1 if number % 40 == 39 else -2)
         key = environment.names.dead("picky", f"{number:03d}")
         died_ms = int(died.timestamp() * 1000)
@@ -276,7 +276,7 @@ def test_letters_of_a_pipeline_are_chosen_by_time_among_the_next_fifty(services:
     desk = desk_with(services, PICKY)
     since = desk.world.clock.now() + datetime.timedelta(hours=1)
     with desk.world.context():
-        run_steps(desk.world.clients, PICKY, _put_dead, since)
+        run_steps(desk.world.clients, PICKY, put_dead, since)
     found: list[str] = []
     cursor, pages = "", 0
     while cursor is not None:

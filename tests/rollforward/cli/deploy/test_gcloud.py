@@ -251,6 +251,7 @@ def test_accounts_have_ids_that_iam_takes(tmp_path: Path, service: str) -> None:
 
     created = [words[4] for words in lines if words[2:4] == ["service-accounts", "create"]]
     assert len({*created}) == 2
+    assert all(account.startswith(service[:20]) for account in created)
     assert all(re.fullmatch("[a-z][-a-z0-9]{4,28}[a-z0-9]", account) for account in created)
     text = " ".join(word for words in lines for word in words)
     assert {*re.findall(r"[\w-]+(?=@my-project)", text)} == {*created}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from html import unescape
 
@@ -9,11 +10,13 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.console.pages import letters
+from rollforward.continuations import listing
 from rollforward.operations.letters import PAGE_SIZE
 from rollforward.pull_queues.pattern import PullQueues
+from rollforward.streams.driver import run_steps
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
-from tests.rollforward.console.test_letters import QUEUE, kill_items
+from tests.rollforward.console.test_letters import PICKY, QUEUE, kill_items, put_dead
 from tests.rollforward.console.test_pages import Browser
 from tests.rollforward.pull_queues.harness import WORK, lease, payloads
 
@@ -67,3 +70,24 @@ def test_a_list_that_the_account_may_not_read_is_forbidden(
 
     assert (answer.status_code, answer.content_type) == (403, "application/problem+json")
     assert "datastore.entities.list is missing" in answer.text
+
+
+def test_a_run_whose_first_pages_have_no_letter_of_its_time_is_shown(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are there, without items, and more of them than its page shows."""
+    monkeypatch.setattr(listing, "MAX_PAGES", 3)
+    desk = desk_with(services, PICKY)
+    now = desk.world.clock.now()
+    with desk.world.context():
+        long_ago = now - datetime.timedelta(days=1)
+        run_steps(desk.world.clients, PICKY, put_dead, long_ago, 250)
+
+    since = f"{now - datetime.timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    answer = desk.change("/dead-letters/streams/picky:delete", {"all": True, "since": since})
+    desk.world.settle()
+
+    address = "/runs/continuations/{id}".format(**(answer.json or {})["run"])
+    shown = desk.ask(API + address).json or {}
+    assert [part["items"] for part in shown["parts"]] == ["", "", ""]
+    assert "picky" in Browser(desk).read(address)

@@ -100,6 +100,16 @@ def test_the_curve_rises_to_all_items_that_have_ended() -> None:
     assert [x / WIDTH for x, _ in points[1::2]] == pytest.approx([0.1, 0.2, 0.3, 1.0])
 
 
+@pytest.mark.parametrize("has_all_parts", [True, False])
+def test_parts_without_items_are_a_level_curve(has_all_parts: bool) -> None:
+    """As of a run over dead letters of a time that none of its first pages has."""
+    shown = dataclasses.replace(details("", "", ""), has_all_parts=has_all_parts)
+    curve = curve_of(shown, now_s=110.0)
+
+    assert curve is not None
+    assert {point.partition(",")[2] for point in curve.points.split()} == {f"{CURVE_HEIGHT:.1f}"}
+
+
 def span(began_s: float, ended_s: float | None, outcome: str = "done") -> RunSpan:
     """A step of a run that began at BEGUN."""
     ended = None if ended_s is None else BEGUN + datetime.timedelta(seconds=ended_s)
