@@ -209,9 +209,11 @@ class Cron:
         """Return the jobs that are due, each with its next run set after now."""
         now, due = self.now(), []
         for job in self.jobs.values():
+            next_run = job.schedule.next_after(now)
             if job.paused or job.next_run > now:
+                job.next_run = min(job.next_run, next_run)  # The clock may have been put back.
                 continue
-            job.next_run = job.schedule.next_after(now)
+            job.next_run = next_run
             if not job.running:
                 due.append(job)
         return due

@@ -89,6 +89,26 @@ def test_missed_runs_count_as_one(sweeping_app, clock, cron_yaml):
     assert cron.job("/cron/sweep").next_run == clock.at + timedelta(minutes=5)
 
 
+def test_a_clock_that_is_put_back_delays_no_run_by_more_than_a_period(
+    sweeping_app, clock, cron_yaml
+):
+    """As the clock of a virtual machine is: no sweep came for as long as it was put back."""
+    cron = Cron(sweeping_app.url, now=clock)
+    cron.load(cron_yaml)
+
+    def put_back():
+        clock.at = NOON - timedelta(hours=3)
+        return cron.tick()
+
+    def wait():
+        clock.at += timedelta(minutes=5)
+        return cron.tick()
+
+    with_cron(cron, put_back, wait)
+
+    assert len(sweeping_app.requests) == 1
+
+
 def test_a_paused_job_runs_only_by_hand(sweeping_app, clock, cron_yaml):
     """Pause holds the schedule, not the Run now button."""
     cron = Cron(sweeping_app.url, now=clock)
