@@ -152,6 +152,13 @@ def test_a_bad_row_costs_that_row_alone(row: str) -> None:
     assert [name for name, _ in guests(before + row + "\n" + after)] == ["Bob", "Cid", "Dan"]
 
 
+def test_a_row_that_is_too_long_is_told_how_long_it_may_be() -> None:
+    """In the unit in which people know the sizes of files."""
+    [reason] = problems(BAD_ROWS["very long row"] + "\n").values()
+
+    assert "longer than 16 KiB" in reason
+
+
 def test_a_row_that_is_not_utf_8_costs_that_row_alone() -> None:
     """One row in another encoding does not stop the file."""
     content = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,6 +91,20 @@ def test_only_root_entities_of_a_name_are_met(
 
         assert walked(source, source.split(1), size) == keys
         assert walked(source, source.split(4), size) == keys
+
+
+@pytest.mark.parametrize("prefix", ["", "g:"])
+@pytest.mark.parametrize("max_spans", [1, 2, 3, 16, 100, 256])
+def test_hashed_names_are_cut_into_equal_parts(world: World, prefix: str, max_spans: int) -> None:
+    """Each chain has the same number of their first two letters, or one more."""
+    with world.context():
+        spans = EntitySource(Thing, key_prefix=prefix).split(max_spans)
+
+    ends = [int(span.until.removeprefix(prefix), 16) for span in spans[:-1]]
+    sizes = [end - start for start, end in itertools.pairwise([0, *ends, 256])]
+    assert len(sizes) == max_spans
+    assert max(sizes) - min(sizes) <= 1
+    assert [span.after for span in spans] == ["", *(span.until for span in spans[:-1])]
 
 
 @on_both
