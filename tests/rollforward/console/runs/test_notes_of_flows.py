@@ -75,3 +75,10 @@ def test_a_flow_that_works_on_no_step_says_why(fields: dict[str, Any], note: str
     undo = StepRecord("outside", error="closed", is_undo=True)
 
     assert run_of(["orders"], row_with(undo, **fields)).note == note
+
+
+def test_a_flow_that_undoes_its_steps_does_no_other() -> None:
+    """Also if one of them has not ended: its call was cancelled."""
+    assert run_of(["orders"], row_with(StepRecord("outside"), state="undoing")).note == (
+        "undoes its steps"
+    )

@@ -160,6 +160,7 @@ def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
     assert (
         merge_candidate(los, {0: idle, 200: idle}, now_ms) is None
     )  # Somebody works between them.
+    assert load_meter.halved(Load(1, busy=0.8), now_ms).busy == 0.4
     half = load_meter.halved(Load(1, busy=0), now_ms)
     assert merge_candidate(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS - 1) is None
     assert merge_candidate(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS) == 100

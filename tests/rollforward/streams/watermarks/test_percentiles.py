@@ -63,6 +63,14 @@ def test_windows_close_without_the_slowest_hundredth_which_is_in_time_downstream
     assert (done["hits"].late, done["minutes"].late) == (1, 0)
 
 
+@pytest.mark.parametrize("delay_ms", [1, 2, 3, 50, 1_000, 10**6])
+def test_a_delay_is_known_to_less_than_half_of_itself(delay_ms: int) -> None:
+    """And never as less than it was: else records would be late."""
+    delays = with_delays((), 10**7, [10**7 - delay_ms])
+
+    assert delay_ms <= (delay_of(delays, 99) or 0) < delay_ms * 1.5
+
+
 def test_a_source_is_as_far_as_most_of_its_records_and_processes() -> None:
     """Delays are kept by buckets of 1.41 times, and old ones count for less."""
     delays = with_delays((), 0, [1_000, *[1_000 + n for n in range(98)], 900])

@@ -22,7 +22,7 @@ from rollforward.streams.storage.remote_calls import (
     TooLargeError,
 )
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, SOURCE
-from rollforward.streams.storage.serde import dump
+from rollforward.streams.storage.serde import dump, load
 from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.store import answered
 
@@ -99,7 +99,9 @@ def test_a_merged_interval_remembers_the_crash_of_either() -> None:
     upper = desk.simulation.store.rows[name]
     desk.simulation.store.rows[name] = upper._replace(body=upper.body._replace(crashed_ms=7))
     desk.do(merge(desk.environment, "counted", SLOTS // 2))
-    assert desk.interval("counted").crashed_ms == 7
+    merged = desk.interval("counted")
+    assert merged.crashed_ms == 7
+    assert load(INTERVAL, dump(INTERVAL, merged)) == merged
 
 
 def test_no_push_joins_a_bundle_after_one_that_was_too_large() -> None:
