@@ -7,9 +7,11 @@ import random
 from collections.abc import Callable
 
 import pytest
+from google.cloud import ndb
 
 from rollforward.flows import Steps
-from rollforward.flows.rows.entities import run_key
+from rollforward.flows.pattern import Flows
+from rollforward.flows.rows.entities import FlowRun, run_key
 from tests.infra.world import World
 from tests.rollforward.flows.probe import (
     CODE,
@@ -141,6 +143,21 @@ def test_a_flow_that_no_version_goes_on_with_fails(world: World) -> None:
     assert (state.state, state.other_version) == ("failed", "")
     assert "of the kind outside" in state.reason
     assert waiting_for_version(world) == 0
+
+
+@one_emulator
+def test_gauges_read_no_flow_to_count_it(world: World) -> None:
+    """Keys cost nothing: a monitor that asks each minute pays for no backlog."""
+    now = world.clients.clock.now().replace(tzinfo=None)
+    fields = {"args": "{}", "created": now, "started_by": "t", "other_version_since": now}
+    rows = [FlowRun(key=run_key(f"test-probe|{number}"), **fields) for number in range(10)]
+    ndb.put_multi(rows)
+    before = world.clients.meter.cost()
+
+    gauges = Flows().gauges(world.clients, [probe])
+
+    assert (world.clients.meter.cost() - before).reads == 0
+    assert [gauge.value for gauge in gauges] == [10, 0, 10, 0]
 
 
 def waiting_for_version(world: World) -> float:
