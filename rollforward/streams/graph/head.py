@@ -6,7 +6,11 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.plan import initial_computations, with_process
+from rollforward.streams.graph.plan import (
+    initial_computations,
+    stopped_topology,
+    with_process,
+)
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.slots import SLOTS, first_slots
 from rollforward.streams.storage.remote_calls import (
@@ -25,10 +29,14 @@ from rollforward.streams.storage.schema import Head, Interval, Slab, SourceRow
 GENERATIONS = 2**32
 # In one commit: those of 64 intervals, or of 100 processes of a source, are written together.
 MAX_FIRST_ROWS = 400
+EMPTY = Head()
 
 
-def read_head(environment: Environment) -> Steps[StoredRow]:
+def read_head(environment: Environment, first: Head = EMPTY) -> Steps[StoredRow]:
     """Read the head of a pipeline; create its rows on the first run.
+
+    Args:
+        first: The head of a pipeline that has none.
 
     Raises:
         ChangedError: every attempt lost a race, or its outcome is unknown.
@@ -39,19 +47,19 @@ def read_head(environment: Environment) -> Steps[StoredRow]:
         if head is not None and head.body.is_complete:
             return head  # type: ignore[no-any-return]
         try:
-            yield (yield from _first_rows(environment, head))
+            yield (yield from _first_rows(environment, head, first))
         except (ChangedError, OutcomeUnknownError):
             failures += 1
     raise ChangedError
 
 
-def _first_rows(environment: Environment, head: StoredRow | None) -> Steps[Commit]:
+def _first_rows(environment: Environment, head: StoredRow | None, first: Head) -> Steps[Commit]:
     """Return a commit with as many first rows as it takes; the last one completes the head."""
     pipeline, names, commit = environment.pipeline, environment.names, Commit()
-    body = head.body if head is not None else Head()
+    body = head.body if head is not None else first
     absent = [code for code in pipeline.computations.values() if code.name not in body.intervals]
     while absent and _has_room(commit, pipeline.intervals_of(absent[0])):
-        body, rows = with_intervals(environment, body, [absent.pop(0)])
+        body, rows = with_intervals(environment, body, [absent.pop(0)], gen=body.gen)
         commit.inserts += rows
     streams = [stream for stream in pipeline.sources if stream not in body.processes]
     existing = (yield from _stored_processes(environment, streams)) if head is not None else ()
@@ -59,7 +67,8 @@ def _first_rows(environment: Environment, head: StoredRow | None) -> Steps[Commi
         body, rows = with_sources(environment, body, [streams.pop(0)], existing)
         commit.inserts += rows
     if not absent and not streams:
-        body = body._replace(topology=initial_computations(pipeline))
+        running = initial_computations(pipeline)
+        body = body._replace(topology=stopped_topology(running) if body.stopped else running)
     if head is None:
         commit.inserts.append((names.head, body))
     else:
@@ -86,13 +95,18 @@ def _stored_processes(
 
 
 def with_intervals(
-    environment: Environment, head: Head, computations: Iterable[Computation], created_in: int = 0
+    environment: Environment,
+    head: Head,
+    computations: Iterable[Computation],
+    created_in: int = 0,
+    gen: int = 0,
 ) -> tuple[Head, list[tuple[Key, Any]]]:
     """Return a head with the intervals of new computations, and the rows of these intervals.
 
     Args:
         created_in: The layout version that creates them. It separates their inboxes, generations
             and rows of ids from those of an earlier computation of the same name.
+        gen: The first generation, if they are the first rows of their pipeline.
     """
     intervals, created_in_by_place = dict(head.intervals), dict(head.created_in_by_place)
     rows: list[tuple[Key, Any]] = []
@@ -102,7 +116,7 @@ def with_intervals(
         for lo, hi in zip(los, [*los[1:], SLOTS], strict=True):
             row = Interval(
                 hi,
-                gen=created_in * GENERATIONS,
+                gen=created_in * GENERATIONS + gen,
                 slabs=(Slab(lo),),
                 created_in=created_in,
                 layout_version=created_in,

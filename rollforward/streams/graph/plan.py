@@ -115,6 +115,13 @@ def initial_computations(pipeline: Declaration) -> dict[str, RunningComputation]
     return {name: running_computation(code) for name, code in pipeline.computations.items()}
 
 
+def stopped_topology(
+    running: Mapping[str, RunningComputation],
+) -> dict[str, RunningComputation]:
+    """Return a topology whose computations run in no code."""
+    return {name: entry._replace(version=-entry.version) for name, entry in running.items()}
+
+
 def processes_of(
     pipeline: Declaration, stored: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:

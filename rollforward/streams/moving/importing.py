@@ -1,10 +1,12 @@
 """Import of an export into a pipeline that has never run.
 
-The pipeline is created stopped, and its head names the export. Pages are then written, each by
-commits that compare the row of an interval, read before the head was seen to be stopped. So a page
-that is late fails when a worker has written. The last commit lets the pipeline run, and sets the
-watermarks again, which ticks may have moved while holds were missing. An import may be killed and
-repeated at any point, and several may run at once: they write the same.
+The pipeline is created stopped, and its head names the export. Its first rows may take several
+commits, which any process that reads it completes. Then its sources get what they had read, each by
+a commit that compares its row. Pages are written by commits that compare the row of an interval,
+read before the head was seen to be stopped. So a page that is late fails when a worker has written.
+The last commit lets the pipeline run, and sets the watermarks again, which ticks may have moved
+while holds were missing. An import may be killed and repeated at any point, and several may run at
+once: they write the same.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import run_steps
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import read_head, with_intervals, with_sources
+from rollforward.streams.graph.head import read_head
 from rollforward.streams.graph.plan import initial_computations
 from rollforward.streams.model.errors import TopologyError, UnreadableStateError
 from rollforward.streams.model.key_state import KeyState
@@ -35,10 +37,11 @@ from rollforward.streams.moving.file_format import (
     read_lines,
     state_of,
 )
-from rollforward.streams.moving.stopping import started, stopped_topology, wake_all
+from rollforward.streams.moving.stopping import started, wake_all
 from rollforward.streams.storage.layout import interval_of
 from rollforward.streams.storage.remote_calls import (
     Commit,
+    Key,
     Read,
     ScanKeys,
     Steps,
@@ -52,7 +55,7 @@ from rollforward.streams.storage.schema import (
     SUBSCRIPTION,
     Head,
     InboxRecord,
-    SourceRow,
+    Names,
     chunk_id,
 )
 from rollforward.streams.storage.state_store import StateStore
@@ -114,19 +117,15 @@ def begin(environment: Environment, header: Header) -> Steps[bool]:
         UnreadableStateError: a version is missing; nothing was written.
     """
     _check_fits(environment.pipeline, header)
-    is_open = True
-
-    def prepare(failure: Exception | None) -> Steps[Commit | None]:
-        nonlocal is_open
-        [head] = yield Read([environment.names.head])
-        if head is None:
-            yield from _check_unpublished(environment)
-            return _first_rows(environment, header)
-        is_open = _is_open(environment, head.body, header)
-        return None
-
-    yield from retry_commit(prepare)
-    return is_open
+    [head] = yield Read([environment.names.head])
+    if head is None:
+        yield from _check_unpublished(environment)
+    head = yield from read_head(environment, _first_head(environment, header))
+    if not _is_open(environment, head.body, header):
+        return False
+    for progress in header.sources:
+        yield from _write_source(environment, header, progress)
+    return True
 
 
 def import_page(
@@ -231,29 +230,31 @@ def _check_unpublished(environment: Environment) -> Steps[None]:
             )
 
 
-def _first_rows(environment: Environment, header: Header) -> Commit:
-    pipeline, names = environment.pipeline, environment.names
-    running = initial_computations(pipeline)
-    stopped = {"import": header.id, "topology": running}
+def _first_head(environment: Environment, header: Header) -> Head:
+    stopped = {"import": header.id, "topology": initial_computations(environment.pipeline)}
     # Names of tasks have the generation, and those of a deleted pipeline stay taken for a while.
-    gen = environment.now_ms()
-    head = Head(gen=gen, topology=stopped_topology(running), stopped=stopped)
-    head, rows = with_intervals(environment, head, pipeline.computations.values())
-    head, sources = with_sources(environment, head, pipeline.sources)
-    rows = [(key, row._replace(gen=gen)) for key, row in rows]
-    written = {
-        names.source(stream, process): (*rest, header.numbers.get(f"{stream}:{process}", 0))
-        for stream, process, *rest in header.sources
-    }
-    sources = [(key, _source(row, *written[key])) for key, row in sources]
-    return Commit(inserts=[(names.head, with_watermarks(head, header)), *rows, *sources])
+    return with_watermarks(Head(gen=environment.now_ms(), stopped=stopped), header)
 
 
-def _source(row: SourceRow, watermark: int, position: Any, records: int) -> SourceRow:
-    latest = 0 if watermark >= FOREVER else watermark  # Of a record, which no end is.
-    return row._replace(
-        watermark=watermark, latest=latest, position=position, records=records, seq=1
-    )
+def _write_source(environment: Environment, header: Header, progress: Sequence[Any]) -> Steps[None]:
+    """Write what a process of a source had read, unless that is done."""
+    stream, process, watermark, position = progress
+    key = environment.names.source(stream, process)
+
+    def prepare(failure: Exception | None) -> Steps[Commit | None]:
+        row, head = yield Read([key, environment.names.head])
+        if row.body.seq or not _is_open(environment, head.body, header):
+            return None
+        source = row.body._replace(
+            watermark=watermark,
+            latest=0 if watermark >= FOREVER else watermark,  # Of a record, which no end is.
+            position=position,
+            records=header.numbers.get(f"{stream}:{process}", 0),
+            seq=1,
+        )
+        return Commit(puts=[(key, source, row.version)])
+
+    yield from retry_commit(prepare)
 
 
 def _write_states(
@@ -287,6 +288,30 @@ def _states_commit(
     return commit
 
 
+class _Chunk(NamedTuple):
+    """Records of one page that wait for one interval, in one row. `late_at` is 0 if on time."""
+
+    place: Place
+    id: str
+    late_at: int
+    records: Sequence[InboxRecord]
+
+    def halves(self) -> list[_Chunk]:
+        """Return the same records as two rows."""
+        middle = len(self.records) // 2
+        parts = self.records[:middle], self.records[middle:]
+        return [
+            self._replace(id=f"{self.id}.{number}", records=part)
+            for number, part in enumerate(parts)
+        ]
+
+    def key(self, names: Names) -> Key:
+        lane = LATE if self.late_at else ON_TIME
+        at = self.late_at or min(record.timestamp_ms for record in self.records)
+        size = sum(len(record.text) for record in self.records)
+        return names.chunk(*self.place, lane, at, chunk_id(self.id, "", len(self.records), size))
+
+
 def _write_records(
     environment: Environment, header: Header, place: Place, number: int, rows: Iterable[Row]
 ) -> Steps[None]:
@@ -298,47 +323,26 @@ def _write_records(
             late_at = late_at or header.watermarks[place[0]]
         by_lane[late_at].append(InboxRecord(row["key"], at, row["stream"], row["id"], row["text"]))
     for late_at, records in sorted(by_lane.items()):
-        id_ = f"{header.id}-{number}"
-        yield from _write_chunk(environment, header, place, id_, late_at, records)
+        chunk = _Chunk(place, f"{header.id}-{number}", late_at, records)
+        yield from _write_chunk(environment, header, chunk)
 
 
-def _write_chunk(
-    environment: Environment,
-    header: Header,
-    place: Place,
-    id_: str,
-    late_at: int,
-    records: Sequence[InboxRecord],
-) -> Steps[None]:
-    """Write records as one chunk, or as several if its row would be too large."""
+def _write_chunk(environment: Environment, header: Header, chunk: _Chunk) -> Steps[None]:
+    """Write a chunk, or its halves if its row would be too large."""
     try:
-        yield from retry_commit(
-            lambda failure: _chunk_commit(environment, header, place, id_, late_at, records)
-        )
+        yield from retry_commit(lambda failure: _chunk_commit(environment, header, chunk))
     except TooLargeError:
-        if len(records) == 1:
+        if len(chunk.records) == 1:
             raise
-        middle = len(records) // 2
-        for half, part in enumerate((records[:middle], records[middle:])):
-            yield from _write_chunk(environment, header, place, f"{id_}.{half}", late_at, part)
+        for half in chunk.halves():
+            yield from _write_chunk(environment, header, half)
 
 
-def _chunk_commit(
-    environment: Environment,
-    header: Header,
-    place: Place,
-    id_: str,
-    late_at: int,
-    records: Sequence[InboxRecord],
-) -> Steps[Commit | None]:
-    names = environment.names
-    lane = LATE if late_at else ON_TIME
-    at = late_at or min(record.timestamp_ms for record in records)
-    size = sum(len(record.text) for record in records)
-    key = names.chunk(*place, lane, at, chunk_id(id_, "", len(records), size))
-    interval, head, chunk = yield Read([names.interval(*place), names.head, key])
-    if chunk is not None or not _is_open(environment, head.body, header):
+def _chunk_commit(environment: Environment, header: Header, chunk: _Chunk) -> Steps[Commit | None]:
+    names, key = environment.names, chunk.key(environment.names)
+    interval, head, existing = yield Read([names.interval(*chunk.place), names.head, key])
+    if existing is not None or not _is_open(environment, head.body, header):
         return None
     body = interval.body._replace(seq=interval.body.seq + 1)
-    puts = [(names.interval(*place), body, interval.version)]
-    return Commit(puts=puts, inserts=[(key, tuple(records))])
+    puts = [(names.interval(*chunk.place), body, interval.version)]
+    return Commit(puts=puts, inserts=[(key, tuple(chunk.records))])

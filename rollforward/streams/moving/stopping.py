@@ -9,7 +9,6 @@ change, and the watermarks of that moment are stored in the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rollforward.runtime.clients import Clients
@@ -19,9 +18,9 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.graph.plan import (
-    RunningComputation,
     has_pending_change,
     running_computations,
+    stopped_topology,
 )
 from rollforward.streams.model.errors import TopologyError
 from rollforward.streams.storage.remote_calls import Commit, Key, Read, Steps, StoredRow
@@ -72,13 +71,6 @@ def wake_all(environment: Environment) -> Steps[None]:
     head = yield from read_head(environment)
     targets = [(name, lo) for name, los in head.body.intervals.items() for lo in los]
     yield from wake_intervals(environment, targets, tick=True)
-
-
-def stopped_topology(
-    running: Mapping[str, RunningComputation],
-) -> dict[str, RunningComputation]:
-    """Return a topology whose computations run in no code."""
-    return {name: entry._replace(version=-entry.version) for name, entry in running.items()}
 
 
 def started(head: Head) -> Head:

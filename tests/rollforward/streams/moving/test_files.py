@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from rollforward.streams.moving.exporting import export_with, record_page
 from rollforward.streams.moving.file_format import read_header
 from rollforward.streams.moving.importing import import_with
 from rollforward.streams.moving.stopping import resume_steps, stop_steps
-from rollforward.streams.storage.remote_calls import CallEffects
-from rollforward.streams.storage.schema import CHUNK
+from rollforward.streams.operators.windows import Tumbling, Windowed
+from rollforward.streams.storage.remote_calls import CallEffects, Key
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, SOURCE
 from tests.rollforward.streams.moving import moves
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
@@ -52,6 +54,33 @@ def test_an_import_that_dies_among_the_parts_of_a_page_doubles_none(large: Path)
 
     assert len(desk.rows(CHUNK)) > 2
     assert [60_000 * 2, WAITING, False] in moves.finish(desk)["totals a"]["windows"]
+
+
+def test_a_pipeline_of_more_first_rows_than_a_commit_takes_is_imported(tmp_path: Path) -> None:
+    """G22: The rows of 512 intervals; the position of the source and waiting records, too."""
+
+    def desk() -> Desk:
+        windows = [
+            Windowed(f"w{n}", Tumbling(timedelta(minutes=1)), inputs={"in": str}, output=f"out{n}")
+            for n in range(8)
+        ]
+        return Desk(Pipeline("wide", *windows, sources=[PullSource("in", read)], intervals=64))
+
+    def read(clients: Any, position: int | None, limit: int) -> Pulled:
+        at = position or 0
+        return Pulled([(n, 1_000 * n) for n in range(at, count)], count, watermark=1_000 * count)
+
+    first, count = desk(), 3
+    first.do(pull(first.environment, "in"))
+    first.do(stop_steps(first.environment))
+    second = desk()
+    import_with(moves.run_of(second), moves.exported(first, tmp_path / "export"))
+
+    assert second.head.intervals == first.head.intervals
+    assert len(second.rows(INTERVAL)) == 512
+    source = second.simulation.store.rows[Key(SOURCE, second.rows(SOURCE)[0])].body
+    assert (source.position, source.seq) == (3, 1)
+    assert len(second.rows(CHUNK)) == len(first.rows(CHUNK)) > 0
 
 
 def test_rows_of_an_unknown_computation_are_not_sealed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rollforward.streams import Pipeline, PushSource
+from rollforward.streams.graph import head
 from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.model.codecs import JSON_VALUES
 from rollforward.streams.model.errors import (
@@ -225,11 +226,14 @@ def import_is_exact_wherever_it_dies(export: Path, *, after: bool) -> None:
     assert number > 10
 
 
+@pytest.mark.parametrize("first_rows", [400, 3])
 @pytest.mark.parametrize("after", [False, True])
 def test_an_import_may_be_killed_at_any_call_and_repeated(
-    export_without_ids: Path, after: bool, monkeypatch: pytest.MonkeyPatch
+    export_without_ids: Path, after: bool, first_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also among commits of first rows, which others complete."""
     monkeypatch.setattr(importing, "MAX_PAGE_ROWS", 12)
+    monkeypatch.setattr(head, "MAX_FIRST_ROWS", first_rows)
     import_is_exact_wherever_it_dies(export_without_ids, after=after)
 
 
@@ -251,11 +255,10 @@ def a_page_comes_again(export: Path, *, at: int) -> dict[str, Any]:
     """Deliver a page once more, whose steps stand at a call while the pipeline begins to run."""
     desk = Desk(moves.pipeline())
     header = read_header(export)
-    [page] = [page for page in pages_of(export) if page[0]["computation"] == "counting"][:1]
+    page = next(page for page in pages_of(export) if page[0]["computation"] == "counting")
     import_with(moves.run_of(desk), export)
     stored = dict(desk.simulation.store.rows)
-    body = stored[desk.environment.names.head].body
-    assert body.imported == header.id
+    assert stored[desk.environment.names.head].body.imported == header.id
     # As it was before the last commit of the import.
     desk = Desk(moves.pipeline())
     run = moves.run_of(desk)
