@@ -14,7 +14,14 @@ import pytest
 from tests.infra.documents import ROOT, named, sources, text_of
 from tests.infra.mutation.planted import PACKAGES
 from tests.infra.mutation.planted import named as planted_in
-from tests.infra.prose import GOALS, Measures, measures_of, packages
+from tests.infra.prose import (
+    GOALS,
+    Measures,
+    measures_of,
+    packages,
+    pages,
+    tell_tales_of_page,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -128,6 +135,7 @@ def test_what_a_planted_bug_runs_is_there(name: str) -> None:
 
 
 PACKAGES_OF_PROSE = packages(ROOT)
+PAGES_OF_PROSE = pages(ROOT)
 # Packages above the goals; any other one has the goals as its ceilings.
 CEILINGS = {
     package: Measures(**ceilings)
@@ -150,6 +158,13 @@ def test_the_prose_of_a_package_is_within_its_ceilings(package: str) -> None:
     assert all(limits[name] - value <= SLACK for name, value in asdict(lowest).items()), (
         f"{package} has become better: let tests/prose.toml have\n{form}"
     )
+
+
+@pytest.mark.parametrize("folder", PAGES_OF_PROSE)
+def test_the_prose_of_the_documentation_is_within_the_goal(folder: str) -> None:
+    """All pages of a folder together that are written by hand."""
+    texts = [path.read_text(encoding="utf-8") for path in PAGES_OF_PROSE[folder]]
+    assert tell_tales_of_page("\n".join(texts)) <= GOALS.tell_tales
 
 
 def test_ceilings_are_those_of_packages() -> None:
@@ -176,3 +191,4 @@ class StateStore:
 """
     assert measures_of([bad]) == Measures(1, 1, 1_000 * 3 / 15, 1_000 * 1 / 2)
     assert measures_of([good]) == Measures(0, 0, 0, 0)
+    assert tell_tales_of_page("A lane beside `what is` code.") == 1_000 / 5

@@ -77,6 +77,14 @@ def measures_of(sources: Iterable[str]) -> Measures:
     return Measures(questions, have_done, *rates)
 
 
+def tell_tales_of_page(text: str) -> float:
+    """Return the tell-tales of a page of Markdown for 1,000 words, without its code."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    prose = re.sub(r"`[^`\n]*`", "code", prose)
+    tell_tales = sum(len(pattern.findall(prose)) for pattern in TELL_TALES)
+    return 1_000 * tell_tales / max(1, len(prose.split()))
+
+
 def _bound_name(node: ast.AST) -> str | None:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         return node.id
@@ -90,3 +98,14 @@ def packages(root: Path) -> dict[str, list[Path]]:
     folders += [root / name for name in ("benchmarks", "handlers", "models", "pipelines")]
     by_folder = {str(path.relative_to(root)): sorted(path.rglob("*.py")) for path in folders}
     return {**by_folder, "rollforward": sorted(library.glob("*.py"))}
+
+
+def pages(root: Path) -> dict[str, list[Path]]:
+    """Return the pages of the documentation that are written by hand, by their folder."""
+    docs = root / "docs"
+    by_folder: dict[str, list[Path]] = {"": [root / "README.md", root / "CONTRIBUTING.md"]}
+    for path in sorted(docs.rglob("*.md")):
+        if path.name == "results.md" or path.is_relative_to(docs / "reference"):
+            continue
+        by_folder.setdefault(str(path.parent.relative_to(root)), []).append(path)
+    return by_folder

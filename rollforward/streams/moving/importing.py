@@ -1,8 +1,8 @@
 """Import of an export into a pipeline that has never run.
 
 The pipeline is created stopped, and its head names the export. Its first rows may take several
-commits, which any process that reads it completes. Then its sources get what they had read, each by
-a commit that compares its row. Pages are written by commits that compare the row of an interval,
+commits, which any process that reads it completes. Then its sources get their progress, each by a
+commit that compares its row. Pages are written by commits that compare the row of an interval,
 read before the head was seen to be stopped. So a page that is late fails when a worker has written.
 The last commit lets the pipeline run, and sets the watermarks again, which ticks may have moved
 while holds were missing. An import may be killed and repeated at any point, and several may run at
@@ -237,7 +237,7 @@ def _first_head(environment: Environment, header: Header) -> Head:
 
 
 def _write_source(environment: Environment, header: Header, progress: Sequence[Any]) -> Steps[None]:
-    """Write what a process of a source had read, unless that is done."""
+    """Write the progress of a process of a source, unless that is done."""
     stream, process, watermark, position = progress
     key = environment.names.source(stream, process)
 
