@@ -31,7 +31,7 @@ class Finding:
 
 
 def examine(env: Mapping[str, str] = os.environ, root: Path | None = None) -> Iterator[Finding]:
-    """Yield what was found, what matters most first.
+    """Yield the findings, the most important ones first.
 
     Args:
         root: The folder of the app, if it is another than the current one.

@@ -44,7 +44,7 @@ def of_app(
     """Return the whole environment of the app.
 
     Args:
-        reports_folder: Where its processes write what the console shows of them.
+        reports_folder: The folder where its processes write their reports for the console.
     """
     return {
         **settings.without_cloud(os.environ),

@@ -50,7 +50,7 @@ class PriceList:
         return sum(billed[name] * price.dollars / price.per for name, price in self.prices.items())
 
     def dollars_per_million(self, cost: Mapping[str, float], items: int) -> float:
-        """Return the dollars of a million items from those of some; 0 for no items."""
+        """Return the dollars of a million items from the dollars of some; 0 for no items."""
         return MILLION * self.dollars(cost) / items if items else 0.0
 
 

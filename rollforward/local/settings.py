@@ -172,7 +172,7 @@ def is_named(env: Mapping[str, str], console: str) -> bool:
 
 
 def check_folder(console: str, running: Path, here: Path) -> str:
-    """Check that a platform which nobody has named runs the app of the current folder.
+    """Check that a platform which was not named runs the app of the current folder.
 
     Args:
         running: The folder of the app that runs there.

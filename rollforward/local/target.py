@@ -48,7 +48,7 @@ class Target:
 
     @property
     def dispatch_yaml(self) -> Path | None:
-        """The rules between the app's services, if there is such a file beside queue.yaml."""
+        """The rules between the app's services, if there is a file for them next to queue.yaml."""
         path = self.queue_yaml.with_name("dispatch.yaml")
         return path if path.is_file() else None
 
@@ -92,7 +92,7 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
         text: `module:callable`.
         root: The current folder.
         queues: The queue.yaml that was asked for; None takes the one of the target's package, or
-            else that of the current folder.
+            else of the current folder.
         cron: The same for cron.yaml.
 
     Raises:

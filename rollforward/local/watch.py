@@ -136,7 +136,7 @@ def ping_mail(address: str) -> None:
 
 
 def ping_cloud_tasks(address: str, queue: str) -> None:
-    """Return when Cloud Tasks has answered, if only that there is no such queue."""
+    """Return when Cloud Tasks has answered, if only that the queue does not exist."""
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary(
             "/google.cloud.tasks.v2.CloudTasks/GetQueue",

@@ -10,11 +10,10 @@ _LOAD_S = 15.0
 
 
 class LoadReports:
-    """Reads what the app prints, line by line, and passes it on.
+    """Reads the app's output line by line, and passes it on.
 
     Args:
-        on_line: Called with each line, without those of a report that was shown since the last
-            reload.
+        on_line: Called with each line, without a report's that was shown since the last reload.
 
     Attributes:
         latest: The error of the app's present code, "" if it is not known to fail.
@@ -34,7 +33,7 @@ class LoadReports:
         return since is not None and time.monotonic() < since + _LOAD_S
 
     def reloading(self) -> None:
-        """Show the next report whatever it says: the workers load the saved code."""
+        """Show the next report in any case: the workers load the saved code."""
         self._shown = []
         self._loading_since = time.monotonic()
 

@@ -69,7 +69,7 @@ class AppServer:
 
         Args:
             root: The folder that it runs in: the first folder that modules are looked for in.
-            port: The port to listen on; 0 is no choice here, the app is told its address.
+            port: The port to listen on; 0 is no choice here, the app gets its address.
             env: The whole environment of the app.
             log_dir: Keeps its output.
             on_line: Called from another thread with each line of its output.
@@ -202,8 +202,8 @@ class AppServer:
     def kill_worker(self) -> int | None:
         """Kill one worker as a crash would; return its id, None if there is none.
 
-        gunicorn starts another. Its requests are lost without an answer, which
-        is what this is for.
+        gunicorn starts another. Its requests are lost without an answer, as
+        intended.
         """
         alive = self.workers()
         if not alive:

@@ -22,7 +22,7 @@ class WorkerDeaths:
     """Reads what gunicorn prints, line by line, and passes on its new lines.
 
     Args:
-        on_line: Called with each line, those left out that repeat what was said.
+        on_line: Called with each line, except repetitions.
 
     Attributes:
         since_load: How many workers have ended since one last loaded the app.

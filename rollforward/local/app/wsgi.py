@@ -85,7 +85,7 @@ def app_of(target: str) -> WsgiApp:
     """Return the target's app, opened.
 
     Raises:
-        WrongTargetError: the target is not what it must be.
+        WrongTargetError: the target is not of the form `module:callable`.
         Exception: its own code fails.
     """
     module_name, _, name = target.removesuffix("()").partition(":")
@@ -158,7 +158,7 @@ def _lines_of(step: traceback.FrameSummary) -> list[str]:
 def _location(error: BaseException, steps: list[traceback.FrameSummary]) -> str:
     """Return where it happened, with a colon: the last line of the app's own on the way.
 
-    A declaration that is found wrong when the app is opened has no such line: its text names it.
+    A declaration that is found wrong when the app is opened has no line: its text names it.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}, line {error.lineno}: "

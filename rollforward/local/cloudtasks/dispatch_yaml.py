@@ -4,7 +4,7 @@
     - url: "*/mobile/*"
       service: mobile-frontend
 
-The first rule that matches a request's host and path names its service. `*` may stand at the
+The first rule that matches a request's host and path names its service. `*` may be at the
 beginning of the host and at the end of the path.
 
 Source: cloud.google.com/appengine/docs/standard/reference/dispatch-yaml

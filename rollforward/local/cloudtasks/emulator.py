@@ -11,8 +11,8 @@ A test uses running(), which does that on a thread of its own:
     with running(app_url=handler_url) as emulator:
         client = tasks_client(emulator.grpc_address)
 
-One port takes gRPC, REST and the control API. It asks nobody who they are, and listens on the
-loopback interface unless it is told to listen beyond.
+One port takes gRPC, REST and the control API. It does not authenticate callers, and listens on
+the loopback interface unless `host` says otherwise.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ class EmulatorSettings:
             again when it changes.
         host: The address to listen on.
         beyond_loopback: True lets it listen where other machines may call it.
-        every_place: True serves every project and location; project and location are those of
-            queue.yaml and of queues without a place.
+        every_place: True serves every project and location. Queues of queue.yaml, and others
+            without a place, belong to `project` and `location`.
         queues: Queues to create if they are missing, by short id or full name.
         issuer: The `iss` claim of OIDC tokens.
         watching: False leaves it to the caller to call reload_queues() when queue.yaml changes.
@@ -276,7 +276,7 @@ class Emulator:
 class Servers:
     """The gRPC and the HTTP server of an emulator; the first call for each starts it.
 
-    Each is loaded on a thread: other calls, and deliveries, go on meanwhile.
+    Each is loaded on a thread: other calls, and deliveries, continue meanwhile.
     """
 
     def __init__(self, engine: Engine, callers: Callers, settings: EmulatorSettings) -> None:

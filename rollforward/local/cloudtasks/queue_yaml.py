@@ -97,7 +97,7 @@ def read(path: str | Path, place: Place) -> QueueYaml:
 
 
 def apply(engine: Engine, file: QueueYaml) -> bool:
-    """Make the engine's queues those of the file, unless this very file was applied last.
+    """Give the engine the queues of the file, unless this very file was applied last.
 
     So a restart keeps a queue paused that was paused by hand.
 

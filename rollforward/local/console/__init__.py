@@ -4,9 +4,9 @@
 - guards: who may ask (this machine, this origin, with a token on every form).
 - pages: the HTML pages, a module each; they work without JavaScript. frame: what they share.
 - screen: what the pages read and move, and the templates that show it.
-- reading: queues, tasks, runs and what the app stored, as the pages show them.
+- reading: queues, tasks, runs and stored entities, as the pages show them.
 - api: JSON next to the Cloud Tasks emulator's own control API; trace_api: traces, and their
   collector.
 
-Words, frame and style are those of `rollforward.look`.
+Words, frame and style come from `rollforward.look`.
 """

@@ -10,7 +10,7 @@ POST /api/v1/mail/clear
 GET  /api/v1/mail/faults, POST        {temporary_rate, refused, latency_ms}
 GET  /api/v1/cron                     jobs with their last run
 POST /api/v1/cron/run                 {name}: runs it and answers how it went
-POST /api/v1/cron/pause               {name, paused}: its schedule rests, or goes on
+POST /api/v1/cron/pause               {name, paused}: its schedule rests, or resumes
 GET  /api/v1/services                 what runs where
 GET  /api/v1/shell                    {target, root, environment}: what `make shell` starts with
 GET  /api/v1/identity-token           text: an OIDC token by which a program may call the app
@@ -167,7 +167,7 @@ class Api:
         return web.json_response(_run_json(run))
 
     async def pause_cron(self, request: web.Request) -> web.Response:
-        """Let a cron job's schedule rest, or go on, and answer the job."""
+        """Let a cron job's schedule rest, or resume, and answer the job."""
         try:
             fields = await _fields(request, {"name", "paused"})
             if not isinstance(fields.get("paused"), bool):
@@ -188,7 +188,7 @@ class Api:
         return web.json_response({"services": rows})
 
     async def show_shell(self, request: web.Request) -> web.Response:
-        """Answer what a shell needs to use the same services, and which app runs on them."""
+        """Answer the settings that a shell needs for the same services, and which app runs."""
         chosen = self.platform.settings
         return web.json_response(
             {

@@ -1,6 +1,6 @@
 """The names of faults: the same in the console, on the app's pages, in the API and in the docs.
 
-A kind is what the API takes (rollforward/local/cloudtasks/delivery/faults.py).
+A kind is a value of the API (rollforward/local/cloudtasks/delivery/faults.py).
 Its name is what people read.
 """
 

@@ -105,7 +105,7 @@ class Section(ABC):
 
 
 async def in_time(reading: Awaitable[T]) -> T | None:
-    """Return what is read from Datastore, None if it does not answer in time."""
+    """Return a result of Datastore, None if it does not answer in time."""
     try:
         return await asyncio.wait_for(reading, PATIENCE_S)
     except (GoogleAPIError, TimeoutError):

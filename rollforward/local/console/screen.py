@@ -99,7 +99,7 @@ class Screen:
 
 
 class PlatformScreen(Screen):
-    """Renders all pages, and holds what they show."""
+    """Renders all pages, and holds their content."""
 
     def __init__(self, platform: Platform, guards: Guards) -> None:
         """Show this platform; each form carries a token of the guards."""

@@ -89,7 +89,7 @@ class Console:
         self._sampler = asyncio.create_task(self._sample(), name="console-samples")
 
     async def end_sampling(self) -> None:
-        """Watch no longer; the pages go on."""
+        """Watch no longer; the pages stay."""
         if self._sampler is None:
             return
         self._sampler.cancel()

@@ -25,7 +25,7 @@ class _Read:
 
 
 class SlowReads:
-    """Reads in progress, by what they read, and results that no page has fetched yet."""
+    """Reads in progress, by their subject, and results that no page has fetched yet."""
 
     def __init__(self) -> None:
         """Begin without any."""
@@ -55,7 +55,7 @@ class SlowReads:
         return result
 
     def _drop_unfetched(self, wanted: Hashable) -> None:
-        """Drop results whose pages are closed, but not what is asked for now."""
+        """Drop results whose pages are closed, but not results that are asked for now."""
         oldest_s = time.monotonic() - KEPT_S
         for key, read in [*self._reads.items()]:
             if key != wanted and read.ended_s <= oldest_s:

@@ -37,7 +37,7 @@ class TasksConsole(Console):
         return Screen(self.platform, self.guards, self.platform.project, _MENU)
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """Return the routes of the pages; the first one is that of queues."""
+        """Return the routes of the pages; the first one is for queues."""
         pages = [route for section in _SECTIONS for route in section(self.screen).routes()]
         return [web.get("/", self._first_page), *pages]
 

@@ -4,7 +4,7 @@ POST /api/v1/traces                   OTLP, as an exporter of OpenTelemetry send
 GET  /api/v1/traces?q=&run=&failed=&slow=&before=&limit=   the newest traces
 GET  /api/v1/traces/<id>              one trace with its spans
 
-The console's guards let in programs of this machine alone.
+The console's guards admit programs of this machine alone.
 """
 
 import asyncio

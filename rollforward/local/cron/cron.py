@@ -2,12 +2,12 @@
 
 1. Each entry has its next run; one loop sleeps until the first of them.
 2. A due job is a GET on its URL with `X-Appengine-Cron: true`, as App Engine sends
-   it, and an OIDC token, as Cloud Scheduler does: the app decides what it trusts.
+   it, and an OIDC token, as Cloud Scheduler does: the app decides whom to trust.
 3. A job that is still running is not started again.
 4. Runs that were missed (the laptop slept) count as one.
 
 Nothing here is kept across restarts. A missed run costs one period: jobs
-are sweeps, and the next one finds what this one would have.
+are sweeps, and the next one finds the same work.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class BadCronFileError(PlatformError):
 
 
 class UnknownJobError(PlatformError):
-    """There is no such cron job."""
+    """The cron job does not exist."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Cron:
         """Run one job at once, paused or not; its schedule stays as it is.
 
         Raises:
-            UnknownJobError: there is no such job.
+            UnknownJobError: the job does not exist.
         """
         return await self._fire(self.job(name), by_hand=True)
 
@@ -171,7 +171,7 @@ class Cron:
         """Pause or resume one job; resumed, it waits for its next regular run.
 
         Raises:
-            UnknownJobError: there is no such job.
+            UnknownJobError: the job does not exist.
         """
         job = self.job(name)
         if job.paused and not paused:
@@ -183,7 +183,7 @@ class Cron:
         """Return one job.
 
         Raises:
-            UnknownJobError: there is no such job.
+            UnknownJobError: the job does not exist.
         """
         try:
             return self.jobs[name]

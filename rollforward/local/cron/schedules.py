@@ -10,7 +10,7 @@ The grammar is App Engine's, case does not matter:
     1,8,15 of month 09:00 | 31 of jan,july 00:00
 
 An interval counts from the last run; `synchronized` and `from ... to` lay it on a fixed raster of
-the day instead. A time of day is that of the job's time zone. When daylight saving skips it, the
+the day instead. A time of day is in the job's time zone. When daylight saving skips it, the
 job runs an hour later.
 
 Source: cloud.google.com/appengine/docs/standard/scheduling-jobs-with-cron-yaml
@@ -116,7 +116,7 @@ class Calendar:
         """Return the first matching day's run after the moment.
 
         Raises:
-            BadScheduleError: no day ever matches, such as the 31st of February.
+            BadScheduleError: no day ever matches, like the 31st of February.
         """
         yesterday = moment.astimezone(self.zone).date() - timedelta(days=1)
         for offset in range(_SEARCH_DAYS):
@@ -142,7 +142,7 @@ def parse(text: str, zone: ZoneInfo | None = None) -> Schedule:
         zone: Of the times of day; UTC if not given.
 
     Raises:
-        BadScheduleError: the text is not in the grammar; says what is wrong.
+        BadScheduleError: the text is not in the grammar; names the error.
     """
     zone = zone or ZoneInfo("UTC")
     words = re.sub(r"\s*,\s*", ",", " ".join(text.lower().split()))

@@ -3,8 +3,8 @@
 A record is shown the first time, the tenth, the hundredth, and when ten minutes have passed since
 its kind was last shown. One that needs no action however long it lasts is shown only the first
 time, the hundredth and the ten-thousandth. An error of the app is shown again when it comes back
-after a pause, because it may be the answer to another request of its developer. What is not shown
-stays in .dev/logs/ and on the console's page Logs.
+after a pause, because it may be the answer to another request of its developer. Hidden lines stay
+in .dev/logs/ and on the console's page Logs.
 """
 
 import re
@@ -120,7 +120,7 @@ class _Kind:
 
 @dataclass
 class Repeats:
-    """Counts of one service's loud lines by kind, and the choice of those that are shown."""
+    """Counts of one service's loud lines by kind, and the choice of the shown ones."""
 
     clock: Callable[[], float] = time.monotonic
     _kinds: dict[str, _Kind] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Repeats:
 
         Args:
             step: With _HARMLESS_STEP time alone shows nothing.
-            pause_s: After such a pause it is shown, whatever its number.
+            pause_s: After this pause it is shown, at any number.
             is_owed: It is shown, because the last line shown is not true any more.
         """
         if len(self._kinds) >= _MAX_KINDS:

@@ -1,6 +1,6 @@
 """The newest log records of all services, in memory: what the console's page Logs shows.
 
-A record is a line and those that follow it without a level of their own (a traceback). It has the
+A record is a line and the following lines without a level of their own (a traceback). It has the
 service that wrote it, a level, and a task if its line ends with `[task queue/name]`. Lines of a
 delivery do (rollforward/flask/endpoints/delivery_log.py).
 """
@@ -100,7 +100,7 @@ class LogFilter:
 
     Attributes:
         level: This one and those above it.
-        text: In any of its lines, whatever the case.
+        text: In any of its lines, ignoring case.
         before: Only records with a lower number; 0 for all.
         tasks: Only records of these; None for all.
     """

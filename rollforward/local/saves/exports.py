@@ -1,4 +1,4 @@
-"""An emulator's interface beside the Datastore API: export, import, ids, and its version.
+"""An emulator's interface in addition to the Datastore API: export, import, ids, and its version.
 
 Both emulators of the SDK write and read the export format of the service. Nobody else may ask them
 anything meanwhile (see DatastoreEmulator.save). An export lacks the counter for ids of incomplete

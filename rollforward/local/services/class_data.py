@@ -1,7 +1,7 @@
 """Class-data archives: an emulator's Java classes, read and verified once for this machine.
 
 Half of an emulator's start goes into reading some thousand classes out of its jar and verifying
-them. Java (13 and later) can write what it made of them into an archive, and map that at each start
+them. Java (13 and later) can write the result into an archive, and map that at each start
 (JEP 350, 2019). class_training.py makes the archives; they lie next to the installed packages. Java
 verifies an archive against the jar, and starts without one that does not match. So an archive never
 keeps an emulator from starting.
@@ -22,7 +22,7 @@ def archive_of(command: Sequence[str]) -> Path:
     Another Java or another jar has an archive of its own.
 
     Raises:
-        OSError: there is no such Java or jar.
+        OSError: the Java or the jar does not exist.
         ValueError: it is no command of Java.
     """
     digest = hashlib.sha256()

@@ -180,7 +180,7 @@ class DatastoreEmulator:
             return True
 
     def stop(self) -> None:
-        """End the emulator. What was not saved is gone."""
+        """End the emulator. Unsaved changes are gone."""
         self._end()
 
     def kill(self) -> None:
@@ -190,7 +190,7 @@ class DatastoreEmulator:
 
     @functools.cached_property
     def admin(self) -> Admin:
-        """The emulator's interface beside the API; it has one once it has its port."""
+        """The emulator's interface in addition to the API; it has one once it has its port."""
         kind = FirestoreAdmin if self.kind == "firestore" else Admin
         return kind(self.address, self.project, self.databases)
 

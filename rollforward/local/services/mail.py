@@ -190,7 +190,7 @@ class MailStore:
         return [_received(row) for row in rows]
 
     def get(self, id: int) -> ReceivedMail | None:
-        """Return one message, or None if there is no such."""
+        """Return one message, or None if it does not exist."""
         with self._lock:
             query = f"SELECT {_COLUMNS} FROM message WHERE id = ?"
             row = self._db.execute(query, (id,)).fetchone()
@@ -264,7 +264,7 @@ class MailServer:
         return self.store.count()
 
     def get(self, id: int) -> ReceivedMail | None:
-        """Return one message, or None if there is no such."""
+        """Return one message, or None if it does not exist."""
         return self.store.get(id)
 
     def clear(self) -> None:

@@ -102,7 +102,7 @@ def install() -> str:
 
 
 def _run_as() -> list[str]:
-    """As root, memcached insists on being told whom to become."""
+    """As root, memcached insists on the name of a user to become."""
     if os.geteuid() != 0:
         return []
     try:

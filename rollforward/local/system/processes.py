@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def _wait_until_it_stands(process: psutil.Process) -> None:
-    """Wait for a process that was told to pause: it does so when it is next scheduled."""
+    """Wait for a process that was asked to pause: it does so when it is next scheduled."""
     deadline = time.monotonic() + _STANDS_S
     with contextlib.suppress(psutil.Error):
         while process.status() not in _AT_REST and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The way down: what has been started is stopped in the reverse order, whatever fails."""
+"""The way down: what has been started is stopped in the reverse order, also after failures."""
 
 import asyncio
 import contextlib

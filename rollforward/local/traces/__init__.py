@@ -1,6 +1,6 @@
 """Traces of the app, as its SDK of OpenTelemetry sends them: what the console's pages show.
 
-- spans: a span, and the limits of what is kept of one.
+- spans: a span, and the limits of its kept parts.
 - otlp: spans in the bytes of OTLP, the protocol of OpenTelemetry's exporters.
 - store: the newest traces, in memory and within bounds.
 

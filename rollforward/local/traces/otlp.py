@@ -1,6 +1,6 @@
 """Spans in the bytes of OTLP, as OpenTelemetry's exporters send them by HTTP.
 
-Source: opentelemetry-proto, `collector/trace/v1/trace_service.proto`; the messages are those of the
+Source: opentelemetry-proto, `collector/trace/v1/trace_service.proto`; the messages are from the
 package `opentelemetry-proto`, which each exporter of OTLP brings along.
 """
 
@@ -50,7 +50,7 @@ def is_installed() -> bool:
 
 
 def read(body: bytes) -> tuple[list[Span], int]:
-    """Return the spans of a request, and the number of those that were refused.
+    """Return the spans of a request, and the number of refused ones.
 
     Raises:
         BadTracesError: the body is no request of OTLP.

@@ -26,7 +26,7 @@ class SpanId:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A moment of a span, such as an exception."""
+    """A moment of a span, like an exception."""
 
     at_ns: int
     name: str
@@ -77,7 +77,7 @@ class Span:
 
     @property
     def bytes(self) -> int:
-        """About what it takes in memory."""
+        """Its bytes in memory, about."""
         texts = [self.name, self.process, self.problem or "", *_texts(self.attributes)]
         for event in self.events:
             texts += [event.name, *_texts(event.attributes)]

@@ -137,7 +137,7 @@ class TraceStore:
         return trace.spans.get(span_id.span_id) if trace is not None else None
 
     def newest(self, chosen: TraceFilter, limit: int) -> list[Trace]:
-        """Return traces that pass a filter, those that began last first."""
+        """Return traces that pass a filter, the latest ones first."""
         by_age = sorted(self._traces.values(), key=lambda trace: -trace.number)
         return list(itertools.islice(filter(chosen.matches, by_age), limit))
 

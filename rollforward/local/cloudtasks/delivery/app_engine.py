@@ -68,8 +68,8 @@ class AppEngineApp:
     def address(self, routing: Any, project: str, relative_uri: str) -> str:
         """Return the full address of a relative one.
 
-        A name that has no address of its own has that of its service. A service without one has
-        that of the default service, as a host has on App Engine whose service does not exist.
+        A name that has no address of its own has its service's. A service without one has the
+        default service's, as a host has on App Engine whose service does not exist.
 
         Args:
             routing: The AppEngineRouting of the task, or of its queue.
@@ -85,7 +85,7 @@ class AppEngineApp:
 
 
 def _names(service: str, version: str, instance: str) -> Iterator[str]:
-    """Yield the names under which an address may stand, the most special one first.
+    """Yield the names that an address may have, the most special one first.
 
     >>> [*_names("worker", "v2", "3")], [*_names("", "v2", "")]
     (['3.v2.worker', 'v2.worker', 'worker', 'default'], ['v2.default', 'default', 'default'])

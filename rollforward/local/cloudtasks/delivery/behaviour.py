@@ -23,7 +23,7 @@ class Behaviour:
     Attributes:
         dispatch_s: How long a due task waits until it is dispatched.
         allowed_per_s: The rate of a queue this many seconds after it was cold; None: its own.
-        cold_after_s: A queue that has dispatched nothing for so long is cold.
+        cold_after_s: A queue that has dispatched nothing for this long is cold.
     """
 
     dispatch_s: Callable[[], float] = lambda: 0.0

@@ -109,7 +109,7 @@ def _authorization(request: Any, target: Any, url: str, tokens: TokenIssuer) -> 
 
 
 def _replace(headers: dict[str, str], name: str, value: str) -> None:
-    """Set a header, whatever the case of the one it replaces."""
+    """Set a header; it replaces one of the same name in any case."""
     for same in [key for key in headers if key.lower() == name.lower()]:
         del headers[same]
     headers[name] = value

@@ -61,7 +61,7 @@ class Ramp:
 
     Attributes:
         allowed_per_s: The rate this many seconds after that; None: any.
-        cold_after_s: A queue that has dispatched nothing for so long is cold.
+        cold_after_s: A queue that has dispatched nothing for this long is cold.
     """
 
     allowed_per_s: Callable[[float], float] | None = None

@@ -66,7 +66,7 @@ def previous_response(is_app_engine: bool, http_status: int | None, error: str |
     """Return the PreviousResponse header of the next attempt, also when no response came.
 
     Recorded: 504 for an HTTP target that outran its deadline, 0 for an App Engine target. A
-    connection that broke is told as Cloud Run's front end tells of a dead instance: by 503.
+    connection that broke is 503, as from Cloud Run's front end for a dead instance.
     """
     if http_status is not None:
         return http_status

@@ -2,7 +2,7 @@
 
 A handler checks them exactly as it checks Google's, against other
 certificates: certs() has the form of www.googleapis.com/oauth2/v1/certs,
-jwks() that of /oauth2/v3/certs.
+jwks() the form of /oauth2/v3/certs.
 
 Source: cloud.google.com/tasks/docs/creating-http-target-tasks#token
 """

@@ -2,7 +2,7 @@
 
 1. begin_ready (what pause, rate and concurrency allow) or begin (a named one, limits or not)
    returns the attempt with the request to send.
-2. end takes the response; outcomes.py says what it means for the task.
+2. end takes the response; outcomes.py decides the task's outcome.
 """
 
 import logging
@@ -67,8 +67,8 @@ class Attempts:
         """Begin one delivery by hand: of a waiting task, or of a due copy.
 
         Raises:
-            Refused: NOT_FOUND: no such task, or no such copy is due. FAILED_PRECONDITION: the task
-                is for a lease.
+            Refused: NOT_FOUND: the task does not exist, or no copy is due. FAILED_PRECONDITION: the
+                task is for a lease.
         """
         state = self._state
         with state.change():
@@ -87,8 +87,8 @@ class Attempts:
     def begin_ready(self, limit: int = 256) -> list[Attempt]:
         """Begin what every queue's state, rate and concurrency allow, up to limit per queue.
 
-        A task of which no request can be made is logged, and waits for the next start: without what
-        has begun beside it, that would be running here, and never be sent.
+        A task of which no request can be made is logged, and waits for the next start: without the
+        attempt that has begun with it, it would be running here, and never be sent.
         """
         with self._state.change(is_news=False):
             now_s = self._state.clock.now()
@@ -113,7 +113,7 @@ class Attempts:
             return min((at for at in times if at is not None), default=None)
 
     def request_of(self, name: str) -> OutgoingRequest:
-        """Return the request that the next attempt of a task would send, whatever its state.
+        """Return the request that the next attempt of a task would send, in any state.
 
         Raises:
             Refused: NOT_FOUND: the task or its queue is unknown. FAILED_PRECONDITION: it sends

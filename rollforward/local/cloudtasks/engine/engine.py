@@ -14,7 +14,7 @@ A task of a pull queue takes another way: leases.lease hands it to a worker for 
 leases.acknowledge ends it.
 
 `queues`, `tasks`, `attempts` and `leases` change one EngineState, under one lock; `history`,
-`incidents`, `operations` and `policies` keep what the service hides or returns later.
+`incidents`, `operations` and `policies` keep data that the service hides or returns later.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
@@ -133,7 +133,7 @@ class Engine:
         """Begin one delivery by hand: of a waiting task, or of a due copy.
 
         Raises:
-            Refused: NOT_FOUND: no such task, or no such copy is due.
+            Refused: NOT_FOUND: the task does not exist, or no copy is due.
         """
         return self.attempts.begin(name, kind)
 
@@ -158,7 +158,7 @@ class Engine:
 
         Args:
             status: The HTTP status, None when no response came.
-            error: The reason why none came, such as DEADLINE_EXCEEDED.
+            error: The reason why none came, for example DEADLINE_EXCEEDED.
 
         Returns:
             The attempt, or None when a reset has forgotten it meanwhile.
@@ -168,7 +168,7 @@ class Engine:
     def is_idle(
         self, queue_name: str = "", *, with_scheduled: bool = False, with_retrying: bool = True
     ) -> bool:
-        """Return whether nothing runs or is due, and (unless told else) nothing retries.
+        """Return whether nothing runs or is due, and (by default) nothing retries.
 
         Args:
             with_scheduled: A task with a later ETA counts as work, too.
@@ -192,7 +192,7 @@ class Engine:
         """Wait until the engine is idle; tell whether it became so in time.
 
         Raises:
-            Refused: NOT_FOUND: no such queue.
+            Refused: NOT_FOUND: the queue does not exist.
         """
         if queue_name:
             self.queues.get(queue_name)
@@ -227,7 +227,7 @@ class Engine:
         faults out and puts the clock back.
 
         Raises:
-            Refused: NOT_FOUND: no such queue.
+            Refused: NOT_FOUND: the queue does not exist.
         """
         state = self._state
         with state.change():

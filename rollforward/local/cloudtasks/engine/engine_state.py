@@ -66,7 +66,7 @@ class EngineState:
         queues: The queues by their full names.
         running: The attempts that have begun and not ended, by their ids.
         task_ids: The ids of tasks whose callers chose none.
-        change_listeners: Called after each change, or after those that came together.
+        change_listeners: Called after each change, or after several that came together.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class EngineState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Hold the lock; the changes within are committed, and told, at once in the end."""
+        """Hold the lock; the changes within are committed, and announced, together at the end."""
         with self.lock:
             self._is_together, self._has_news = True, False
             try:
@@ -128,11 +128,11 @@ class EngineState:
             self._notify()
 
     def _commit(self) -> None:
-        """Commit; if that fails, go back to what the store holds, as after a restart.
+        """Commit; if that fails, go back to the stored state, as after a restart.
 
         Otherwise a task of a call that failed would be here and not on the disk: it would be
-        delivered, its name would be taken, and the next start would lose it. What is sent now is
-        sent again; its end is not known here. Faults, marks and the clock stay as they are.
+        delivered, its name would be taken, and the next start would lose it. An attempt in
+        progress is sent again; its end is not known here. Faults, marks and the clock stay.
         """
         try:
             self.store.commit()
@@ -155,7 +155,7 @@ class EngineState:
         return value
 
     def load(self) -> None:
-        """Take over what the store holds; what was running is still due, and runs again."""
+        """Take over the stored state; a task that was running is still due, and runs again."""
         self.store.attempts.close_lost()
         self._take_over()
 

@@ -52,7 +52,7 @@ class History:
     def last_error(self, task: TaskRecord) -> str:
         """Return why a task's last attempt failed, if it did, in the app's own words if it says.
 
-        The service's words are those of its status alone.
+        The service's words come from its status alone.
         """
         if not task.last_message:
             return ""
@@ -155,7 +155,7 @@ class History:
             return sorted(tasks, key=lambda task: -task.sequence)[:limit]
 
     def _in_memory(self, task: TaskRecord) -> TaskRecord:
-        """Return the live object of a task, which also knows what is running."""
+        """Return the live object of a task, which also knows its running attempt."""
         queue = self._state.queues.get(task.queue)
         return queue.tasks.get(task.name, task) if queue else task
 

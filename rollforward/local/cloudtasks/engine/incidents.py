@@ -50,7 +50,7 @@ class Incidents:
         """Note that something was done to the app now.
 
         Raises:
-            MarkError: there is no such kind.
+            MarkError: the kind does not exist.
         """
         if kind not in MARK_KINDS:
             raise MarkError(f"kind must be one of {', '.join(MARK_KINDS)}, not {kind!r:.40}")
@@ -65,7 +65,7 @@ class Incidents:
     def to_json(
         self, since: float = 0.0, until: float | None = None, path: str = "", text: str = ""
     ) -> dict[str, Any]:
-        """Return what happened from `since` to `until`, and what is switched on or slowed now.
+        """Return what happened from `since` to `until`, and the faults and slowed queues of now.
 
         Args:
             path: Only deliveries whose request's path holds this.

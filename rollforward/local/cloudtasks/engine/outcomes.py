@@ -99,7 +99,7 @@ class Outcomes:
 
 
 def _count_response(attempt: Attempt, now_s: float) -> None:
-    """Note what the next attempt's headers and the task's counters say of this one."""
+    """Note the next attempt's headers and the task's counters after this one."""
     task = attempt.task
     status = attempt.status if attempt.error is None else None
     task.last_response_at = now_s

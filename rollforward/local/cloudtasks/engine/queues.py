@@ -81,7 +81,7 @@ class Queues:
         """Create or replace a queue as queue.yaml declares it, paused or running included.
 
         Args:
-            is_pull: Its tasks are for leases; it is what the queue is already, if there is one.
+            is_pull: Its tasks are for leases; same as the existing queue, if there is one.
         """
         state = self._state
         with state.change():

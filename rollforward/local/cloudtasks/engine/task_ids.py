@@ -15,7 +15,7 @@ class TaskIds:
     """The ids of one store.
 
     Args:
-        salt: Makes them differ from those of other stores.
+        salt: Makes them differ from other stores' ids.
     """
 
     def __init__(self, salt: int) -> None:

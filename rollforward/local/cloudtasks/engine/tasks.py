@@ -146,7 +146,7 @@ class Tasks:
     ) -> tuple[list[Any], str]:
         """Return a page of a queue's live tasks, oldest first, and the next token.
 
-        Of large tasks a page has fewer.
+        A page of large tasks has fewer.
 
         Args:
             show: Makes the message of each.
@@ -197,7 +197,7 @@ class Tasks:
                         state.finish(queue, task, DELETED)
 
     def run(self, name: str, view: int = messages.BASIC) -> Any:
-        """Dispatch a live task now, whatever its queue's state, rate and load.
+        """Dispatch a live task now, regardless of its queue's state, rate and load.
 
         Raises:
             Refused: NOT_FOUND, or FAILED_PRECONDITION for a task that is for a lease.

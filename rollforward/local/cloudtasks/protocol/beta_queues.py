@@ -43,7 +43,7 @@ class ReadMask:
         figures: Returns the load of the queue of a name.
 
     Raises:
-        Refused: INVALID_ARGUMENT: a queue has no such field.
+        Refused: INVALID_ARGUMENT: the field does not exist.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ _REQUEST, _RESPONSE = "BufferTaskRequest", "BufferTaskResponse"
 def buffer_messages(task_type: Any) -> tuple[Any, Any]:
     """Return the classes of request and response, of the version that a class of tasks is of.
 
-    They are those of the client library, should it have them one day.
+    They become the client library's, should it have them one day.
     """
     pool, package = descriptor_pool.Default(), task_type.DESCRIPTOR.file.package
     try:

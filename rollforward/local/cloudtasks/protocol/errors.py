@@ -26,9 +26,9 @@ class Refused(Exception):
     """A call the service would answer with an error.
 
     Attributes:
-        code: The name of the status code, such as "NOT_FOUND".
+        code: The name of the status code, for example "NOT_FOUND".
         message: The words that go with it.
-        details: Messages of google.rpc that are sent along, such as Help.
+        details: Messages of google.rpc that are sent along, for example Help.
     """
 
     def __init__(self, code: str, message: str, *details: Any) -> None:
@@ -67,7 +67,7 @@ def queue_unknown() -> Refused:
 
 
 def entity_unknown() -> Refused:
-    """Recorded: no such task, or no such queue to delete."""
+    """Recorded: the task does not exist, or the queue to delete does not."""
     return Refused("NOT_FOUND", "Requested entity was not found.")
 
 

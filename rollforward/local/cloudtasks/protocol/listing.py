@@ -64,7 +64,7 @@ def _value(queue: Any, path: str) -> Any:
     """Return a field's value: text, a number, or seconds.
 
     Raises:
-        Refused: INVALID_ARGUMENT: a queue has no such field.
+        Refused: INVALID_ARGUMENT: the field does not exist.
     """
     value = queue
     for part in path.split("."):

@@ -65,7 +65,7 @@ class Place:
 
     @property
     def parent(self) -> str:
-        """The location's name, under which the queues stand."""
+        """The location's name, the parent of the queues."""
         return f"projects/{self.project}/locations/{self.location}"
 
     def queue_name(self, queue_id: str) -> str:
@@ -122,7 +122,7 @@ class Place:
         self.check_parent(named)
 
     def check_queue_name(self, name: str) -> None:
-        """Refuse what is no queue's name, or the name of another project's queue.
+        """Refuse a text that is no queue's name, or the name of another project's queue.
 
         Raises:
             Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
@@ -137,7 +137,7 @@ class Place:
             raise errors.permission_denied(match[1])
 
     def check_task_name(self, name: str) -> None:
-        """Refuse what is no task's name.
+        """Refuse a text that is no task's name.
 
         Raises:
             Refused: INVALID_ARGUMENT or PERMISSION_DENIED.

@@ -1,4 +1,4 @@
-"""Messages of one version of the API as those of another: fields of the same name correspond.
+"""Messages of one version of the API, translated into another: fields of the same name correspond.
 
 The versions number the fields of queues and tasks differently. Most other messages have the same
 layout in all versions, and are copied as bytes.

@@ -1,7 +1,7 @@
 """Validation of queues and tasks, and the defaults that the service fills in.
 
 Sources: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
-and cloud.google.com/tasks/docs/quotas. The words are those that were recorded from the service,
+and cloud.google.com/tasks/docs/quotas. The words were recorded from the service,
 where tests/contracts/test_cloudtasks_recorded.py has them, and else our own.
 """
 
@@ -116,7 +116,7 @@ def updated_queue(
 ) -> Any:
     """Return current with the fields named by paths taken from request.
 
-    No paths means every field. A path may reach into a message, such as
+    No paths means every field. A path may reach into a message, like
     retry_config.max_attempts; output-only fields are passed over.
 
     Raises:
@@ -250,7 +250,7 @@ def _check_http_target(target: Any) -> None:
 
 
 def complete_task(request: Any, task: Any, project: str) -> None:
-    """Write into task what the service stores of a request: address, body, deadline, retries.
+    """Write into task the stored parts of a request: address, body, deadline, retries.
 
     Raises:
         Refused: INVALID_ARGUMENT: a rule of the reference is broken.
@@ -305,7 +305,7 @@ def _complete_app_engine(request: Any, task: Any, project: str) -> None:
 
 
 def app_engine_host(routing: Any, project: str) -> str:
-    """Return the host that routing stands for: [instance.][version.][service.]domain."""
+    """Return the host that routing names: [instance.][version.][service.]domain."""
     parts = (routing.instance, routing.version, routing.service, project + _APP_ENGINE_DOMAIN)
     return ".".join(part for part in parts if part)
 
@@ -340,7 +340,7 @@ def is_reserved(header: str) -> bool:
 
 
 def _drop_header(headers: Any, low_name: str) -> str:
-    """Remove a header in whatever case, and return what it was."""
+    """Remove a header in any case, and return its value."""
     value = ""
     for name in [name for name in headers if name.lower() == low_name]:
         value = headers.pop(name)
@@ -352,8 +352,8 @@ def check_size(
 ) -> None:
     """Refuse a task whose stored form is too large, as the service counts it.
 
-    All that is stored counts, what the service adds as well. Of an App Engine task's routing only
-    the host counts, in the form with a region, and its deadline only if the caller set one.
+    All that is stored counts, the service's additions included. In an App Engine task's routing
+    only the host counts, in the form with a region, and its deadline only if the caller set one.
 
     Args:
         task: The complete message, with name and creation time.
@@ -387,7 +387,7 @@ def _check_url(url: str, field: str) -> None:
 
 
 def percent_encoded(url: str) -> str:
-    """Return an address as it goes out: only what is not ASCII is encoded."""
+    """Return an address as it goes out: only characters outside ASCII are encoded."""
     if url.isascii() and url.isprintable():
         return url
     return quote(url, safe=string.printable)
@@ -416,7 +416,7 @@ def _check_body(http: Any, methods: set[int], names: str) -> None:
 
 
 def _check_token(http: Any) -> None:
-    """Refuse a token for nobody; who is there, and for whom, only the service knows."""
+    """Refuse a token without a service account; only the service knows the accounts."""
     kind = http.WhichOneof("authorization_header")
     if kind and not getattr(http, kind).service_account_email:
         raise errors.invalid(f"HttpRequest.{kind} needs a service_account_email.")

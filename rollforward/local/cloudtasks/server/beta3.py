@@ -1,4 +1,4 @@
-"""The methods of v2beta3: those of v2, with the messages of the older version.
+"""The methods of v2beta3: the same as v2's, with the messages of the older version.
 
 Its queues also have a type, times to live, and statistics, which a read mask must ask for. A pull
 queue can be made here, and its tasks be seen; v2beta2 creates and leases them.
@@ -90,7 +90,7 @@ class Beta3:
         return translate
 
     def masked(self, name: str, table: Methods) -> Method:
-        """Return a method that shows of queues what the request's read mask names."""
+        """Return a method that shows the fields of queues that the request's read mask names."""
         method = table[name]
 
         def call(request: Any) -> Any:
@@ -205,7 +205,7 @@ def _request(request: Any, v2_type: Any) -> Any:
 
 
 def _translate_mask(mask: Any, target: Any) -> None:
-    """Write the paths of a mask as those of v2; output-only fields are passed over."""
+    """Write the paths of a mask as v2's; output-only fields are passed over."""
     del target.paths[:]
     for path in mask.paths:
         first, _, rest = path.partition(".")

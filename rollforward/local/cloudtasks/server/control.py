@@ -272,7 +272,7 @@ class Control:
         return web.json_response({})
 
     async def wait_idle(self, request: web.Request) -> web.Response:
-        """Answer when nothing is left to do, or 408 with what is left."""
+        """Answer when nothing is left to do, or 408 with the rest."""
         fields = await _fields(
             request, "timeout_s", "queue", "include_scheduled", "include_retrying"
         )

@@ -1,4 +1,4 @@
-"""Sends what the engine lets go, and brings the responses back.
+"""Sends the attempts that the engine begins, and brings the responses back.
 
 One loop begins attempts when something changed or fell due; each attempt is a
 task of its own. The engine decides everything; here is only HTTP and waiting.
@@ -69,7 +69,7 @@ class Dispatcher:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
 
     def hold(self) -> None:
-        """Begin no attempt from now on; those in progress go on, and their responses count.
+        """Begin no attempt from now on; those in progress continue, and their responses count.
 
         The workers are on their way out. An attempt that a shutdown cuts off is not recorded as a
         failure of its task. It begins again at the next start.
@@ -95,7 +95,7 @@ class Dispatcher:
     # --- waking up --------------------------------------------------------
 
     def _changed(self) -> None:
-        """Wake the loop, from whatever thread; many changes wake it once."""
+        """Wake the loop, from any thread; many changes wake it once."""
         if not self._is_woken:
             self._is_woken = True
             if threading.get_ident() == self._thread_id:
@@ -245,7 +245,7 @@ class Dispatcher:
         return await self._send_request(attempt, target, headers, redirects_left - 1)
 
     async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Response:
-        """Kill the worker while it handles the request; whatever it says is lost."""
+        """Kill the worker while it handles the request; its response is lost."""
         sending = self._loop.create_task(self._send(attempt))
         try:
             await asyncio.sleep(attempt.kill_after_s)
@@ -257,7 +257,7 @@ class Dispatcher:
 
 
 def _log_end(attempt: Attempt) -> None:
-    """Log how an attempt ended, for the console: the terminal has what the app itself says."""
+    """Log how an attempt ended, for the console: the terminal has the app's own output."""
     if not log.isEnabledFor(logging.INFO):
         return
     reason = reason_of(attempt.response_body)
@@ -295,7 +295,7 @@ def _redirected(attempt: Attempt, url: URL, response: HttpResponse) -> URL | Non
 
 @functools.lru_cache(1024)
 def to_address(url: str) -> URL:
-    """Return an address that goes out as it was given, but for what is not ASCII."""
+    """Return an address that goes out as it was given, with characters outside ASCII encoded."""
     host = urlsplit(url).netloc
     if not host.isascii():
         url = url.replace(host, URL(f"//{host}").raw_authority, 1)

@@ -59,7 +59,7 @@ class Front:
         return port
 
     async def stop(self) -> None:
-        """Take no connection, and end all but those that the HTTP server has."""
+        """Take no connection, and end all except the HTTP server's."""
         for server in self._servers:
             server.close()
         for dial in list(self._dials):
@@ -173,7 +173,7 @@ class _Relay(asyncio.Protocol):
 
 
 async def _addresses(host: str) -> list[str]:
-    """Return the addresses that a host's name stands for, without repetition."""
+    """Return the addresses that a host's name has, without repetition."""
     loop = asyncio.get_running_loop()
     resolved = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in resolved))

@@ -66,7 +66,7 @@ class HttpClient:
     """The connections of one event loop; one that has answered is used again for a while.
 
     Args:
-        keepalive_s: For how long a connection is kept that nobody uses.
+        keepalive_s: For how long an unused connection is kept.
     """
 
     def __init__(self, keepalive_s: float) -> None:
@@ -175,7 +175,7 @@ def _message(method: str, target: _Target, headers: dict[str, str], body: bytes)
 class _Connection(asyncio.Protocol):
     """A connection, with one request at a time.
 
-    The methods `on_...` are those that httptools calls.
+    httptools calls the methods `on_...`.
     """
 
     def __init__(self, client: HttpClient, origin: tuple[str, int, bool]) -> None:
@@ -207,7 +207,7 @@ class _Connection(asyncio.Protocol):
         return self._answer
 
     def give_up(self, answer: "asyncio.Future[HttpResponse]") -> None:
-        """Hang up, unless the request has its response, and another one may be under way."""
+        """Hang up, unless the request has its response, and another one may be in progress."""
         if self._answer is answer:
             self.abort()
 

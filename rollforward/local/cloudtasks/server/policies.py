@@ -1,7 +1,7 @@
 """Policies of IAM and configurations of keys: stored and answered, not enforced.
 
 Every caller may do everything, so TestIamPermissions returns all permissions that it is asked for.
-Tasks are stored unencrypted, whatever key a location names.
+Tasks are stored unencrypted, even if a location names a key.
 
 Source: cloud.google.com/tasks/docs/reference/rest/v2/projects.locations.queues
 """

@@ -75,7 +75,7 @@ class Database:
 
         Raises:
             sqlite3.Error: they are rolled back, by this commit or by a write before it: the disk is
-                full. The next write begins anew.
+                full. The next write starts over.
         """
         if not self._is_open:
             return

@@ -31,7 +31,7 @@ class TaskRecord:
         due_at: When it may be dispatched: schedule_at, or a while later.
         is_delayed: A fault holds its next attempt back.
         execution_count: Responses so far, as the ExecutionCount header counts them.
-        retry_reason: What the RetryReason header says on the next attempt.
+        retry_reason: The RetryReason header of the next attempt.
         entry: Its place in the queue's heap, None while it has none.
     """
 
@@ -78,13 +78,13 @@ class Attempt:
     """One delivery of a task, from its request to its response.
 
     Attributes:
-        number: What the RetryCount header says: earlier attempts of the task.
+        number: The RetryCount header: earlier attempts of the task.
         kind: normal, forced (RunTask), duplicate or overlap (faults).
         faults: Kinds of the fault rules that touched this attempt.
         answers_500: The handler is not to be called; the response is 500.
         kills_worker: The worker is to be killed after kill_after_s seconds.
         loses_response: The handler's response is lost on the way back.
-        started_real: Its start by the clock that nobody advances.
+        started_real: Its start by the clock that is never advanced.
         queue: The QueueState that the task is in.
         status: The HTTP status of the response, None if none came.
     """
@@ -131,7 +131,7 @@ class Response:
 
     Attributes:
         status: The HTTP status, None when no response came.
-        error: The reason why none came, such as DEADLINE_EXCEEDED.
+        error: The reason why none came, for example DEADLINE_EXCEEDED.
     """
 
     status: int | None = None

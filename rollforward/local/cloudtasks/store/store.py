@@ -1,4 +1,4 @@
-"""Queues, tasks, attempts and names on disk, and what is dropped of them, when.
+"""Queues, tasks, attempts and names on disk, and when they are dropped.
 
 Callers hold the engine's lock.
 """
@@ -103,7 +103,7 @@ class Store:
         return ids.get("tasks", 0), ids.get("attempts", 0)
 
     def prune(self, keep: int, now_s: float, operations_before: float) -> None:
-        """Drop the oldest ended tasks beyond keep, and what has expired."""
+        """Drop the oldest ended tasks beyond keep, and expired rows."""
         count = self._db.value("SELECT COUNT(*) FROM tasks WHERE ended_at IS NOT NULL")
         oldest = "(SELECT sequence FROM tasks WHERE ended_at IS NOT NULL ORDER BY ended_at LIMIT ?)"
         if (excess := count - keep) > 0:

@@ -230,7 +230,7 @@ class AttemptTable:
         )
 
     def end(self, attempt: Attempt) -> None:
-        """Write what came of an attempt."""
+        """Write the end of an attempt."""
         self._db.write(
             "UPDATE attempts SET faults = ?, duration_ms = ?, status = ?, error = ?, "
             "response_headers = ?, response_body = ?, next_retry_at = ? WHERE id = ?",

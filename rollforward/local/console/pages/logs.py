@@ -46,10 +46,10 @@ class Logs(Section):
 
 
 def filter_of(request: web.Request, traces: TraceStore) -> LogFilter:
-    """Return what an address asks for; a trace stands for its tasks.
+    """Return what an address asks for; a trace selects its tasks.
 
     Raises:
-        web.HTTPBadRequest: there is no such service, level or trace.
+        web.HTTPBadRequest: the service, level or trace does not exist.
     """
     query = request.query
     service, level, text, task = (

@@ -81,7 +81,7 @@ class Overview(Section):
         return warnings
 
     async def _late_or_none(self) -> list[Waiting] | None:
-        """Return what has waited too long, None if Datastore does not say in time."""
+        """Return work that has waited too long, None if Datastore does not say in time."""
         return await in_time(self.screen.outbox.late(self.platform.datastore_address))
 
     async def _dead_or_none(self) -> int | None:

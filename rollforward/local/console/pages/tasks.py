@@ -120,7 +120,7 @@ def filter_of(request: web.Request, now_s: float) -> TaskFilter:
     """Return what the address of a list asks for.
 
     Raises:
-        web.HTTPBadRequest: there is no such state, time or order.
+        web.HTTPBadRequest: the state, time or order does not exist.
     """
     query = request.query
     queue, state, text = (query.get(name, "").strip() for name in ("queue", "state", "q"))

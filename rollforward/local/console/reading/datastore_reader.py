@@ -1,4 +1,4 @@
-"""The console's own connection to Datastore: it reads what the app writes, past the app."""
+"""The console's own connection to Datastore: it reads the app's rows, past the app."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ SCAN_OPTIONS = {"timeout": 60.0, "retry": _ONCE}
 
 
 class DatastoreReader:
-    """A client of the Datastore at whatever address it has by now."""
+    """A client of the Datastore at its present address."""
 
     def __init__(self, project: str, database: str = "") -> None:
         """Describe the connection; it is made when first used."""

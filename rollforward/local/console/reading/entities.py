@@ -41,7 +41,7 @@ class BadKeyError(ValueError):
 
 
 class BadValueError(ValueError):
-    """Datastore holds no such value, so no query can ask for it."""
+    """Datastore cannot hold the value, so no query can ask for it."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Entities:
     def kinds(self, address: str, namespace: str = "", *, counts: bool = False) -> list[Kind]:
         """Return the kinds of a namespace by one query; with their counts by one more for each.
 
-        Where the emulator cannot list kinds, those that the sources declare are returned without a
+        If the emulator cannot list kinds, the declared kinds are returned without a
         query, and those with entities if they are counted: it sorts a whole kind for its first key.
         """
         stored = self._listed(address, "__kind__", namespace)

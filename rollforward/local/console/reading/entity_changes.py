@@ -60,7 +60,7 @@ class EntityChanges:
         """Give one property another value of its type, if the entity is still as shown.
 
         Raises:
-            BadKeyError: there is no such entity.
+            BadKeyError: the entity does not exist.
             BadPropertyError: the property or the value cannot be; nothing was changed.
             ChangedMeanwhileError: the entity is not as shown; nothing was changed.
         """

@@ -28,7 +28,7 @@ class Waiting:
     is_unacked: bool
 
     def is_late(self, now_s: float) -> bool:
-        """Return whether somebody should look at it."""
+        """Return whether it needs attention."""
         return now_s - self.created > (_UNACKED_LATE_S if self.is_unacked else _LATE_S)
 
 
@@ -40,7 +40,7 @@ class Outbox:
         self._reader = reader
 
     async def late(self, address: str) -> list[Waiting]:
-        """Return what has waited too long, oldest first.
+        """Return rows that have waited too long, oldest first.
 
         Raises:
             google.api_core.exceptions.GoogleAPIError: Datastore does not answer.

@@ -13,7 +13,7 @@ MAX_ROWS = 100
 
 @dataclass(frozen=True)
 class RouteCost:
-    """The calls of a route or a task since the start, and what they asked of the services.
+    """The calls of a route or a task since the start, and their calls of the services.
 
     Attributes:
         kind: "route", "task", or "rest": what was spent outside of both.
@@ -32,7 +32,7 @@ class RouteCost:
 
     @property
     def dollars_per_million(self) -> float:
-        """The dollars for a million such calls."""
+        """The dollars for a million of these calls."""
         return 1_000_000 * self.dollars / self.calls if self.calls else 0.0
 
 

@@ -50,7 +50,7 @@ class TaskSummary:
     """A task in few words.
 
     Attributes:
-        group: What its path begins with, "" for nothing.
+        group: The beginning of its path, "" for nothing.
         name: The last part of its path.
         arguments: Its body in one line.
         run: The run that it works for, if its arguments name one.

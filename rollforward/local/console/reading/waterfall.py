@@ -35,7 +35,7 @@ class Row:
 
     Attributes:
         depth: The number of causes above it, as far as they are drawn.
-        alike: The spans that the line stands for: more than one is a line of its own.
+        alike: The spans that the line represents: more than one is a line of its own.
         is_elsewhere: Whether the span belongs to another trace, and links to the line above.
         has_lost_cause: Whether the span that caused it has not arrived.
         linked_by: The spans of any trace that link to this one.

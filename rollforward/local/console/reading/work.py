@@ -114,7 +114,7 @@ def sorted_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) ->
 
 
 def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
-    """Return what is wrong with the queues and their tasks."""
+    """Return the problems of the queues and their tasks."""
     warnings: list[Attention] = []
     for row in rows:
         name, link = row["id"], f"/tasks?queue={row['id']}"

@@ -67,7 +67,7 @@ def _details(refused: Refused) -> tuple[tuple[str, bytes], ...]:
 
 
 def method_of(versions: Versions, path: str) -> Method | None:
-    """Return the method of `/service/method`, None if there is no such method."""
+    """Return the method of `/service/method`, None if it does not exist."""
     root, _, rest = path.partition("/")
     service, _, name = rest.partition("/")
     return None if root else versions.service(service).get(name)

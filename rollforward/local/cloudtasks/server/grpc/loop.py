@@ -2,7 +2,7 @@
 
 gRPC's own server for Python hands each call back and forth between two threads, and answers one
 after another. That takes three times the processor time. This one drives the same core, by the same
-interface, and takes what has come in turns:
+interface, and works in turns:
 
 1. It waits for an event, and takes all that follow without a wait: calls that begin, and messages
    that have come whole.

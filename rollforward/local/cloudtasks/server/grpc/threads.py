@@ -44,7 +44,7 @@ class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers: dict[str, Any] = {}
 
     def service(self, call_details: Any) -> Any:
-        """Return the handler of `/service/method`, None if there is no such method."""
+        """Return the handler of `/service/method`, None if it does not exist."""
         path: str = call_details.method
         if path not in self._handlers:
             method = method_of(self._versions, path)

@@ -1,7 +1,7 @@
-"""Tasks of Firebase's Admin SDK, whose URL is that of the function their queue is named after.
+"""Tasks of Firebase's Admin SDK, whose URL is the function's that their queue is named after.
 
 The SDK leaves the URL empty when it speaks to an emulator, unless the caller passes a `uri`, and
-sends no version. The function's address is that of Firebase's functions emulator.
+sends no version. The function's address has the form of Firebase's functions emulator.
 
 Source: firebase-admin for Node 13.9, `functions-api-client-internal`; firebase-tools,
 `FunctionsEmulator.getHttpFunctionUrl`.

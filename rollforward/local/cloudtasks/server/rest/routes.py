@@ -37,7 +37,7 @@ class Call:
     """A request to an address of the API.
 
     Attributes:
-        version: "" if the address has none, as those of Firebase's Admin SDK.
+        version: "" if the address has none, as from Firebase's Admin SDK.
     """
 
     version: str

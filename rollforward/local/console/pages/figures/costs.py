@@ -15,7 +15,7 @@ class Costs(Section):
         return [("GET", "/costs", self.costs)]
 
     async def costs(self, request: web.Request) -> web.Response:
-        """Show routes and tasks, the dearest first, and what was spent outside of both."""
+        """Show routes and tasks, the dearest first, and the costs outside of both."""
         prices = price_list()
         costs = route_costs(self.platform.reports_folder, prices)
 
