@@ -100,7 +100,8 @@ def pull(environment: Environment, stream: str, name: str = "") -> Steps[bool]:
     while row.body.watermark < FOREVER or is_subscription:
         gathered = yield from _gather(environment, partition, row, reads, limit)
         is_idle = not gathered.has_progress
-        if is_idle and (source.poll is None or row.body.watermark >= FOREVER):
+        is_last = is_idle and source.poll is None
+        if (is_idle and row.body.watermark >= FOREVER) or (is_last and not gathered.is_later):
             break
         if is_idle:
             gathered.advance(environment.pipeline.advance_ms(stream))
@@ -120,6 +121,8 @@ def pull(environment: Environment, stream: str, name: str = "") -> Steps[bool]:
         row, reads = result.row, min(2 * reads, MAX_PULLED)
         wakeups.schedule(result.destinations, tick=True)
         yield from wakeups.flush_if_due()
+        if is_last:
+            break
         if is_idle or environment.elapsed_ms() - began_ms > environment.config.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
             yield CreateTasks([pull_wake(environment, partition, row.body.seq, delay_s=delay_s)])
@@ -254,6 +257,11 @@ class _Gathered:
             or len(self.records) + len(records) > self.limit
             or self._bytes + size > MAX_GATHERED_BYTES
         )
+
+    @property
+    def is_later(self) -> bool:
+        """Whether the reads have a later watermark than the row."""
+        return self.watermark is not None and self.watermark > self.row.body.watermark
 
     def advance(self, distance_ms: int | None) -> None:
         """Advance the watermark with the clock, if the source allows it and its reader has none."""

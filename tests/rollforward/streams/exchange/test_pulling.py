@@ -115,6 +115,23 @@ def test_a_reader_may_change_its_position_in_place() -> None:
     assert source_row(desk).position == {"next": 3 * READ}
 
 
+def test_the_watermark_of_a_last_read_without_records_counts() -> None:
+    """G3: a source without `poll` ignored it, so its last window stayed open."""
+    lines = Lines(3)
+
+    def read(clients: Any, position: int | None, limit: int) -> Pulled:
+        pulled = lines.read(clients, position, limit)
+        return pulled if pulled.records else replace(pulled, watermark=60_000)
+
+    desk = Desk(Pipeline("pulled", Counted, sources=[PullSource("lines", read)]))
+    assert not desk.do(pull(desk.environment, "lines"))
+    reads = len(lines.limits)
+    desk.run()
+
+    assert source_row(desk).watermark == desk.head.inputs["counted"] == 60_000
+    assert len(lines.limits) == reads, "no task reads on: it has no poll"
+
+
 @pytest.mark.parametrize("watermark", [1_790_000_000_000_000, 1.79e12, float("nan")])
 def test_a_reader_whose_watermark_is_no_time_ends_no_stream(watermark: Any) -> None:
     """A watermark in microseconds is beyond FOREVER: the source waits for another reader."""
