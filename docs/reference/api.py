@@ -100,11 +100,12 @@ def _entry(name: str, value: Any) -> Entry:
 def _members(owner: str, kind: type) -> Iterator[Entry]:
     """Yield the public methods and properties of a class, its own and those of private bases."""
     seen: set[str] = set()
+    fields = getattr(kind, "__dataclass_fields__", {})  # A default may be a function.
     for base in kind.__mro__:
         if not base.__module__.startswith(FRONT) or (base is not kind and _is_public(base)):
             continue
         for name, value in vars(base).items():
-            if name.startswith("_") or name in seen:
+            if name.startswith("_") or name in seen or name in fields:
                 continue
             seen.add(name)
             member = _member(f"{owner}.{name}", value)

@@ -37,7 +37,9 @@ class Numbered(Protocol):
     """A parsed row, with the number of its line."""
 
     @property
-    def line(self) -> int: ...
+    def line(self) -> int:
+        """The number of the line on which it starts."""
+        ...
 
 
 R = TypeVar("R", bound=Numbered)
@@ -85,6 +87,7 @@ class Start:
 
     @property
     def cells(self) -> list[str]:
+        """Its cells without blanks around them."""
         return [cell.strip() for cell in self.record.cells]
 
 
@@ -251,6 +254,7 @@ class CsvSource(Generic[R]):
         return [Span(after=self._start)]
 
     def read(self, span: Span, size: int) -> Slice[R]:
+        """Return the first rows of a span."""
         rows: list[R] = []
         ends: list[str] = []
         for record in self._records(span.after):
@@ -263,6 +267,7 @@ class CsvSource(Generic[R]):
         return Slice([str(row.line) for row in rows], rows, span.after, ends[-1])
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[R | None]:
+        """Return rows by the numbers of their lines, None for one that is gone."""
         numbers = {int(name) for name in names}
         rows: dict[int, R] = {}
         for record in self._records(load_from):

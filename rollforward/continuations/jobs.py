@@ -152,6 +152,7 @@ class Job(Generic[A, I]):
             raise OtherVersionError(str(error)) from error
 
     def source_of(self, run: ContinuationRun) -> Source[I]:
+        """Return the items of a run: all, or the failed ones of the run that it retries."""
         source = self.source(self.load(run.args))
         return FailedItems(source, run.retry_of) if run.retry_of else source
 

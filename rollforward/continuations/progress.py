@@ -99,10 +99,12 @@ class RunTotals:
 
     @property
     def ended(self) -> int:
+        """Items that are done, skipped or failed."""
         return self.done + self.skipped + self.failed
 
     @property
     def known(self) -> int:
+        """All items that the run has met so far."""
         return self.ended + self.retrying + self.waiting
 
 

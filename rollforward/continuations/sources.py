@@ -105,12 +105,14 @@ class EntitySource:
         self._keys_only = keys_only
 
     def split(self, max_spans: int) -> list[Span]:
+        """Cut the entities into at most `max_spans` spans by their keys."""
         is_split_blindly = self._key_prefix is not None
         cuts = self._hex_cuts(max_spans) if is_split_blindly else self._sampled_cuts(max_spans)
         bounds = ["", *cuts, ""]
         return [Span(lower, upper) for lower, upper in itertools.pairwise(bounds)]
 
     def read(self, span: Span, size: int) -> Slice[Any]:
+        """Return the first entities of a span, or their keys."""
         # One more than asked tells the end; what the query says of it cannot be relied on.
         entities = self._first(self._query(span), size + 1)
         items = entities[:size]
@@ -118,6 +120,7 @@ class EntitySource:
         return Slice(names, items, "", names[-1] if len(entities) > size else None)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[Any]:
+        """Return entities by name, None for a deleted one; or their keys."""
         keys = [self._key(name) for name in names]
         return keys if self._keys_only else ndb.get_multi(keys)
 
@@ -205,17 +208,20 @@ class NumberSource:
         self._count = count
 
     def split(self, max_spans: int) -> list[Span]:
+        """Cut the numbers into at most `max_spans` spans."""
         cuts = sorted({self._count * i // max_spans for i in range(1, max_spans)} - {0})
         bounds = ["", *map(str, cuts), ""]
         return [Span(lower, upper) for lower, upper in itertools.pairwise(bounds)]
 
     def read(self, span: Span, size: int) -> Slice[int]:
+        """Return the first numbers of a span."""
         lowest, highest = int(span.after or 0) + 1, int(span.until or self._count)
         numbers = range(lowest, min(lowest + size, highest + 1))
         names = [str(number) for number in numbers]
         return Slice(names, numbers, "", names[-1] if lowest + size <= highest else None)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[int]:
+        """Return numbers by their names."""
         return [int(name) for name in names]
 
 
@@ -227,9 +233,11 @@ class FailedItems(Generic[I]):
         self._run_id = run_id
 
     def split(self, max_spans: int) -> list[Span]:
+        """Return one span, of all pages of the run."""
         return [Span()]
 
     def read(self, span: Span, size: int) -> Slice[I]:
+        """Return the failed items of the next page that has any."""
         for page in pages_of(self._run_id, start_after=span.after):
             if names := _unfinished(page):
                 items = self._source.load(page.load_from, names)
@@ -237,6 +245,7 @@ class FailedItems(Generic[I]):
         return Slice([], [], "", None)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[I | None]:
+        """Return items as the source of the run does."""
         return self._source.load(load_from, names)
 
 

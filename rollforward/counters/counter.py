@@ -74,10 +74,12 @@ class ShardStatus:
 
     @property
     def total(self) -> int:
+        """The sum of all shards."""
         return sum(self.counts)
 
     @property
     def draining(self) -> int:
+        """The number of shards that are not written to any more."""
         return len(self.counts) - self.shards
 
 

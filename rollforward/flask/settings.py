@@ -74,6 +74,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
+        """Whether the app runs on a laptop."""
         return self.platform == LOCAL
 
     @property

@@ -47,10 +47,12 @@ class Rate:
 
     @property
     def interval_ms(self) -> float:
+        """The time from one task to the next."""
         return 1000 * self.per_s / self.tasks
 
     @property
     def most_at_once(self) -> int:
+        """The number of tasks that may begin together after a pause."""
         return self.burst if self.burst is not None else max(1, int(self.tasks / self.per_s))
 
     def allowed(self, arrival_ms: int, now_ms: int) -> int:

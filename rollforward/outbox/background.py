@@ -84,9 +84,11 @@ class BackgroundRelay:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
 
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of some committed rows soon, on a thread."""
         self._add(clients, [_Job(row) for row in rows])
 
     def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of the rows that turn out to be committed, soon, on a thread."""
         self._add(clients, [_Job(row, in_doubt=True) for row in rows])
 
     def finish(self, timeout_s: float) -> None:

@@ -31,9 +31,11 @@ class InlineRelay:
     """Relays before the call returns: for scripts, and for tests that break each call."""
 
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Create the tasks of some committed rows before the caller continues."""
         relay(clients, rows)
 
     def resolve(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
+        """Look which rows are committed, and create their tasks."""
         if stored := committed(rows):
             relay(clients, stored)
 

@@ -55,6 +55,7 @@ class CacheStats:
 
     @property
     def calls(self) -> int:
+        """The number of all calls."""
         return self.hits + self.stale + self.misses + self.refreshes + self.shared + self.uncached
 
     @property

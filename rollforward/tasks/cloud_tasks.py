@@ -110,6 +110,12 @@ class CloudTaskQueue:
         self._target = target
 
     def create(self, message: Message) -> bool:
+        """Create one task; False when its name exists already.
+
+        Raises:
+            UnknownQueueError: the service does not have the queue.
+            google.api_core.exceptions.GoogleAPICallError: the service's answer; the task may exist.
+        """
         request = self._request(message)
         try:
             self._client.create_task(request, timeout=CALL_TIMEOUT_S)
@@ -123,6 +129,12 @@ class CloudTaskQueue:
         return True
 
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        """Create many, 100 a call; return for each message what `create` would.
+
+        Raises:
+            Unavailable: a call had no answer; some tasks may exist.
+            google.api_core.exceptions.GoogleAPICallError: the answer for one of them.
+        """
         created = []
         for result in self.create_all(messages):
             if isinstance(result, _NO_ANSWER):
@@ -218,6 +230,7 @@ class CloudTaskQueue:
         return WaitingPage([_waiting_task(listed) for listed in page.tasks], page.next_page_token)
 
     def ping(self) -> bool:
+        """Return whether the service answers."""
         parent = f"projects/{self._project}/locations/{self._location}"
         try:
             self._client.list_queues(

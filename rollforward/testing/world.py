@@ -312,6 +312,7 @@ class World:
         return int(response.status_code)
 
     def cron_headers(self) -> dict[str, str]:
+        """Return the headers by which Cloud Scheduler proves itself."""
         token = self.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         return {"Authorization": f"Bearer {token}"}
 

@@ -87,6 +87,7 @@ class Gathered(Lane, Generic[A]):
 
     @cached_property
     def codec(self) -> ArgumentsCodec[A]:
+        """Writes the arguments of calls as JSON, and reads them."""
         return ArgumentsCodec(self.path, self.args)
 
     @overload

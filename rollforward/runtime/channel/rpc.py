@@ -57,6 +57,7 @@ class Cost:
         return Cost(*(getattr(self, name) - getattr(other, name) for name in _FIELDS))
 
     def as_dict(self) -> dict[str, int]:
+        """Return each count by its name."""
         return asdict(self)
 
 

@@ -56,6 +56,7 @@ class Context:
 
     @property
     def key(self) -> str:
+        """The key of the record or timer."""
         return self._backend.key
 
     @property

@@ -167,6 +167,7 @@ class PullSource:
 
     @property
     def is_partitioned(self) -> bool:
+        """Whether it has readers by name."""
         return isinstance(self.read, Mapping)
 
     def reader(self, partition: str) -> Reader:

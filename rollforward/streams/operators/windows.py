@@ -62,7 +62,9 @@ class Windows(Protocol):
         """Whether overlapping windows of a key are merged."""
         ...
 
-    def assign(self, record: Record) -> Sequence[Bounds]: ...
+    def assign(self, record: Record) -> Sequence[Bounds]:
+        """Return the windows of a record."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Tumbling:
         _check_span("size", self.size)
 
     def assign(self, record: Record) -> Sequence[Bounds]:
+        """Return the one window of a record."""
         size = self._size_ms
         start = record.timestamp_ms // size * size
         return [Bounds(start, start + size, start + size)]
@@ -99,6 +102,7 @@ class Sliding:
             raise TypeError(f"`size` must be 1 to {MAX_OVERLAP} times `every`, got {self.size}")
 
     def assign(self, record: Record) -> Sequence[Bounds]:
+        """Return all windows of a record, the latest one first."""
         size, every = milliseconds(self.size), milliseconds(self.every)
         latest_start = record.timestamp_ms // every * every
         return [
@@ -122,6 +126,7 @@ class Session:
         _check_span("gap", self.gap)
 
     def assign(self, record: Record) -> Sequence[Bounds]:
+        """Return the window of a record alone, which merges with overlapping ones."""
         end = record.timestamp_ms + milliseconds(self.gap)
         return [Bounds(record.timestamp_ms, end, end)]
 
