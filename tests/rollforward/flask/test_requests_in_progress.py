@@ -202,6 +202,7 @@ def test_no_recovery_begins_that_may_stop_amid_a_transaction(
     registry = site.app.extensions["rollforward"].registry
     settings = site.app.extensions["wiring"].settings
     monkeypatch.setattr(app, "_check_queues", lambda *_: None)
+    monkeypatch.setattr(app.delivery_log, "install", lambda: None)  # For all tests after it.
 
     for is_allocated in (False, True):
         start(replace(settings, cpu_always_allocated=is_allocated), site.clients, registry)
