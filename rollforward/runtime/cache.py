@@ -157,7 +157,9 @@ class MemcachedCache:
         self._client.close()
 
     def _name(self, key: str) -> str:
-        return hashlib.sha256(f"{self._scope}\n{key}".encode()).hexdigest()
+        # A text of a visitor may have half of a surrogate pair, as JSON can.
+        whole = f"{self._scope}\n{key}".encode(errors="surrogatepass")
+        return hashlib.sha256(whole).hexdigest()
 
     def _attempt(self, name: str, operation: Callable[[], T], otherwise: T) -> T:
         if self._monotonic() < self._away_until:

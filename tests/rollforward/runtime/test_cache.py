@@ -44,7 +44,16 @@ def test_an_add_tells_who_was_first(cache: MemcachedCache) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["", "a b", "k\r\nflush_all\r\n", "\x00", "x" * 5000, "庭", "k\r\nset canary 0 0 1\r\nx\r\n"],
+    [
+        "",
+        "a b",
+        "k\r\nflush_all\r\n",
+        "\x00",
+        "x" * 5000,
+        "庭",
+        "\ud83d",
+        "k\r\nset canary 0 0 1\r\nx\r\n",
+    ],
 )
 def test_a_key_of_any_text_is_one_key(cache: MemcachedCache, key: str) -> None:
     """S25: no text becomes a command; other values do not change, and replies match their calls."""
