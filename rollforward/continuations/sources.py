@@ -97,7 +97,12 @@ class EntitySource:
             key_range: Only entities whose keys lie between these two.
             keys_only: Items are the keys alone, of which no entity is read. That of an entity that
                 is deleted meanwhile is an item all the same.
+
+        Raises:
+            ValueError: a filter is none of equality.
         """
+        for node in filters:
+            _check_equality(node)
         self._kind = kind
         self._filters = filters
         self._key_prefix = key_prefix
@@ -186,6 +191,24 @@ class EntitySource:
         sample = sorted(query.fetch(max_spans * SAMPLES_PER_CHAIN, keys_only=True), key=_order)
         every = max(1, len(sample) // max_spans)
         return [self._name(key) for key in sample[every::every]][: max_spans - 1]
+
+
+def _check_equality(node: Any) -> None:
+    """Check that no filter needs an order of its own: pages are read in the order of keys.
+
+    Raises:
+        ValueError: one does, and each page would fail.
+    """
+    if isinstance(node, ndb.query.ConjunctionNode | ndb.query.DisjunctionNode):
+        for inner in node:
+            _check_equality(inner)
+    elif not isinstance(node, ndb.query.Node) or (
+        isinstance(node, ndb.query.FilterNode) and node._opsymbol != "=" and node._name != "__key__"
+    ):
+        raise ValueError(
+            f'filters must be of equality, as Guest.party == "p1", got {node!r:.100}: the job can '
+            "skip the other entities"
+        )
 
 
 # Sorts behind all numbers and before each name that begins with a digit in hex.

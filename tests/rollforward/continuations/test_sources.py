@@ -30,6 +30,12 @@ class Thing(ndb.Model):
     """Something under a name, a number, or another thing."""
 
 
+class Aged(ndb.Model):
+    """Something of an age."""
+
+    age = ndb.IntegerProperty()
+
+
 def walked(source: Source[Any], spans: list[Span], size: int) -> list[ndb.Key]:
     """Return the keys of what is met on all spans, in pages of a size, each loaded again."""
 
@@ -91,6 +97,37 @@ def test_only_root_entities_of_a_name_are_met(
 
         assert walked(source, source.split(1), size) == keys
         assert walked(source, source.split(4), size) == keys
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *(Aged.age > 3, Aged.age != 3, Aged.age.NOT_IN([3]), "age"),
+        ndb.AND(Aged.age == 3, Aged.age < 5),
+    ],
+)
+def test_a_filter_by_which_no_page_could_be_read_is_refused(node: object) -> None:
+    """Pages are in the order of keys; each of them would fail, until its task is dead."""
+    with pytest.raises(ValueError, match=r"must be of equality, as .* skip the other"):
+        EntitySource(Aged, node)
+
+
+@on_both
+@pytest.mark.parametrize(
+    ("node", "ages"), [(Aged.age == 3, {3}), (Aged.age.IN([5, 3]), {3, 5})], ids=["one", "two"]
+)
+def test_entities_of_a_value_are_met_in_the_order_of_keys(
+    world: World, node: object, ages: set[int]
+) -> None:
+    """Those of several values, too."""
+    with world.context():
+        entities = [Aged(id=f"n{number:02}", age=3 + number % 3) for number in range(30)]
+        ndb.put_multi(entities)
+        source = EntitySource(Aged, node)
+
+        met = walked(source, source.split(1), 4)
+
+    assert met == [entity.key for entity in entities if entity.age in ages]
 
 
 @pytest.mark.parametrize("prefix", ["", "g:"])
