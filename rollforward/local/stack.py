@@ -43,6 +43,7 @@ from rollforward.local.logs.terminal import Terminal
 from rollforward.local.probes import probes_of
 from rollforward.local.saves.autosave import Autosave, clock_time
 from rollforward.local.service_table import ServiceState, ServiceTable
+from rollforward.local.services.datastore import DatastoreEmulator
 from rollforward.local.services.mail import MailServer
 from rollforward.local.settings import Settings
 from rollforward.local.system import dev_lock, ports
@@ -226,10 +227,18 @@ class Stack:
                 self.terminal.about("datastore"),
             )
         await self.backing.start(self._shutdown, self._stop_datastore)
-        saved = datastore.saved if datastore is not None else None
-        if saved is not None and (undone := self.tasks.engine.tasks.go_back(saved.as_of)):
+        if datastore is not None:
+            self._go_back(datastore)
+
+    def _go_back(self, datastore: DatastoreEmulator) -> None:
+        """Take Cloud Tasks back to Datastore's last save, or to nothing if that has nothing."""
+        go_back, saved = self.tasks.engine.tasks.go_back, datastore.saved
+        if saved is not None and (undone := go_back(saved.as_of)):
             at = clock_time(saved.real_time)
             text = f"as of {at}, as Datastore: {undone} tasks were done or created since then"
+            self.terminal.say("tasks", text)
+        elif datastore.began_empty and (undone := go_back(0.0)):
+            text = f"empty, as Datastore: {undone} tasks were created before its first save"
             self.terminal.say("tasks", text)
 
     async def _stop_datastore(self) -> None:

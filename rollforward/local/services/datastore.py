@@ -107,6 +107,7 @@ class DatastoreEmulator:
         self.process: GuardedProcess | None = None
         self.product = ""
         self.saved: Save | None = None
+        self.began_empty = False  # Its folder held nothing to load.
         self._saved_version = -1
         self._saving = threading.Lock()
 
@@ -209,10 +210,11 @@ class DatastoreEmulator:
         """Load the newest save; without one, data of another emulator or version in the folder."""
         self.saved = self._saves.newest()
         if self.saved is None:
-            self._adopt()
+            self.began_empty = not self._adopt()
         else:
             self._load_save(self.saved)
-        self._saved_version = self.admin.version()
+        if not self.began_empty:  # Else it is saved soon: Cloud Tasks goes back to a save alone.
+            self._saved_version = self.admin.version()
 
     def _load_save(self, save: Save) -> None:
         if (size_bytes := save.size_bytes()) > _LARGE_BYTES:
@@ -226,8 +228,8 @@ class DatastoreEmulator:
             ) from error
         self.admin.skip_ids(save.next_id)
 
-    def _adopt(self) -> None:
-        """Take over what an earlier version has left, or else the other emulator's save.
+    def _adopt(self) -> bool:
+        """Take over what an earlier version has left, or else the other emulator's save, if any.
 
         An earlier version let the emulators write their own files.
         """
@@ -241,11 +243,11 @@ class DatastoreEmulator:
             if exports:
                 self.say(f"taking over the data in {exports[-1].parent}")
                 self.admin.load({"": str(exports[-1])})
-                return
+                return True
         elif storage.exists():
             self.say(f"taking over the data in {storage}")
             self._load_save(self._converted(storage))
-            return
+            return True
         # Both read each other's exports, but not those of several databases.
         [other] = {*KINDS} - {self.kind}
         save = Saves.of(self.data_dir.parent / other, self.project).newest()
@@ -253,6 +255,8 @@ class DatastoreEmulator:
             self.say(f"taking over what the {other.capitalize()} emulator had saved")
             self._load_save(save)
             self.saved = save
+            return True
+        return False
 
     def _converted(self, storage: Path) -> Save:
         """Return a save of the Datastore emulator's own file.

@@ -70,13 +70,14 @@ runpy.run_module("rollforward.local", run_name="__main__")
 class DevServer:
     """A dev server in a folder, started again and again at the same ports."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, program=("-c", SAVES_OFTEN)):
         self.folder = folder
+        self.program = program
         self.ports = {f"{name}_PORT": str(ports.free_port()) for name in ("APP", "TASKS")}
         self.process = None
 
     def start(self):
-        self.process = run(self.folder, "--no-reload", program=("-c", SAVES_OFTEN), **self.ports)
+        self.process = run(self.folder, "--no-reload", program=self.program, **self.ports)
         line = self.process.stdout.readline()
         if not line:
             pytest.fail(self.process.stderr.read())
@@ -90,13 +91,14 @@ class DevServer:
         _, errors = self.process.communicate(timeout=60)
         return errors
 
-    def enqueue(self, path):
+    def enqueue(self, path, task_id=""):
         """Create a task for a path of the app."""
         with grpc.insecure_channel(self.addresses["tasks"]) as channel:
             client = tasks_v2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))
             queue = f"projects/{self.addresses['project']}/locations/us-central1/queues/default"
             url = self.addresses["app"] + path
-            client.create_task(parent=queue, task={"http_request": {"url": url}})
+            name = f"{queue}/tasks/{task_id}" if task_id else ""
+            client.create_task(parent=queue, task={"name": name, "http_request": {"url": url}})
 
     def row_of(self, service):
         """Return a service's row in the console."""
@@ -224,6 +226,25 @@ def test_after_a_kill_tasks_come_again_that_ended_since_the_last_save(server):
     eventually(lambda: server.says("after"), "the second task came again")
     there = {"after third", "saved", "third"}
     eventually(lambda: there <= set(names(server.addresses)), "all is there")
+
+
+def test_after_a_kill_before_the_first_save_names_of_tasks_are_free(tmp_path):
+    """Their work is gone with Datastore, and was never done again: their names were taken."""
+    write_app(tmp_path, APP)
+    server = DevServer(tmp_path, ("-m", "rollforward.local"))
+    (tmp_path / "go").touch()
+    try:
+        for _ in range(2):
+            server.start()
+            assert names(server.addresses) == []
+            server.enqueue("/slow?row=first", "once")
+            eventually(lambda: server.says("after"), "both tasks have ended")
+            (tmp_path / "after").unlink()
+            assert names(server.addresses) == ["after first", "first"]
+            server.signal(signal.SIGKILL)
+            server.ended()
+    finally:
+        server.process.kill()
 
 
 def test_a_datastore_that_hangs_is_named_in_terminal_and_console(server):

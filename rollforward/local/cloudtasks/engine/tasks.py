@@ -239,26 +239,29 @@ class Tasks:
 
         For a store behind the handlers that has gone back to that moment. Tasks that ended live
         again: what they did is gone. Tasks that were created are dropped and their names free:
-        what asked for them is gone, or asks again. Deleted tasks stay deleted.
+        what asked for them is gone, or asks again. Deleted tasks stay deleted, and tasks of other
+        projects stay as they are: their store is another one.
         """
         state = self._state
+        project = f"projects/{state.place.project}/"
+        queues = {name: queue for name, queue in state.queues.items() if name.startswith(project)}
         with state.change():
             dropped = [
                 (queue, task)
-                for queue in state.queues.values()
+                for queue in queues.values()
                 for task in queue.tasks.values()
                 if task.created_at >= since
             ]
             for queue, task in dropped:
                 state.finish(queue, task, DELETED)
-            state.store.names.free(since)
+            state.store.names.free(since, project)
             revived = [
                 task
                 for task in state.store.tasks.ended(since, (DONE, FAILED))
-                if task.created_at < since and task.queue in state.queues
+                if task.created_at < since and task.queue in queues
             ]
             for task in revived:
-                self._make_due(state.queues[task.queue], task)
+                self._make_due(queues[task.queue], task)
             return len(dropped) + len(revived)
 
     def _make_due(self, queue: QueueState, task: TaskRecord) -> None:

@@ -95,11 +95,12 @@ class NameTable:
         """Block a name."""
         self._db.write("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (name, expires_at))
 
-    def free(self, since: float) -> None:
-        """Unblock the names of tasks that were created at a time or later."""
+    def free(self, since: float, prefix: str) -> None:
+        """Unblock the names with a prefix of tasks that were created at a time or later."""
         self._db.write(
-            "DELETE FROM tombstones WHERE name IN (SELECT name FROM tasks WHERE created_at >= ?)",
-            (since,),
+            "DELETE FROM tombstones WHERE name IN "
+            "(SELECT name FROM tasks WHERE created_at >= ? AND substr(name, 1, ?) = ?)",
+            (since, len(prefix), prefix),
         )
 
 

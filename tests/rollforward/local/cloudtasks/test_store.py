@@ -4,8 +4,11 @@ import sqlite3
 
 import pytest
 
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
+from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.store.database import StoreInUseError
 from rollforward.local.cloudtasks.store.store import Store
 from tests.rollforward.local.cloudtasks.engines import (
@@ -85,6 +88,31 @@ def test_going_back_revives_what_ended_and_drops_what_was_created(tmp_path):
     for attempt in begun:
         again.end_attempt(attempt.id, status=200)
     assert again.is_idle(with_scheduled=True)
+    again.close()
+
+
+def test_going_back_to_nothing_frees_all_names_of_a_project_and_of_no_other(tmp_path):
+    """As Datastore does that was killed before its first save: a project has a save of its own."""
+    path = tmp_path / "tasks.sqlite3"
+    engine = make_engine(path)
+    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    add(engine, "done")
+    finish(engine)
+    add(engine, "waits")
+    engine.close()
+
+    elsewhere = Place("demo-other", "us-central1")
+    other = Engine(Store(path), elsewhere, AppEngineApp("http://app.invalid"), in_memory=True)
+    assert other.tasks.go_back(0.0) == 0
+    other.close()
+    again = make_engine(path)
+    for task_id in ("done", "waits"):
+        with pytest.raises(Refused, match="already exists"):
+            add(again, task_id)
+    assert again.tasks.go_back(0.0) == 1
+    for task_id in ("done", "waits"):
+        add(again, task_id)
+    assert sorted(ids(again.begin_ready())) == ["done", "waits"]
     again.close()
 
 
