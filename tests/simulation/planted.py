@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -102,22 +103,29 @@ def _increment_without_key() -> Any:
     return mock.patch.object(Counter, "increment", unkeyed)
 
 
-def _fold_outside_of_a_transaction() -> Any:
-    return mock.patch.object(folding, "transact", lambda body: body())
-
-
 def _no_sweep_of_the_outbox() -> Any:
     return mock.patch.object(pattern, "sweep")
 
 
 def _in_a_commit_of_its_own(owner: Any, name: str) -> Any:
-    work = getattr(owner, name)
+    return mock.patch.object(owner, name, _independent(getattr(owner, name)))
 
+
+def _independent(work: Callable[..., Any]) -> Callable[..., Any]:
     def apart(*arguments: Any) -> Any:
         independent = TransactionOptions.INDEPENDENT
         return ndb.transaction(lambda: work(*arguments), retries=0, propagation=independent)
 
-    return mock.patch.object(owner, name, apart)
+    return apart
+
+
+def _join_apart() -> Any:
+    fold = folding._fold_here
+
+    def fold_apart(clients: Any, queue: Any, packs: Any) -> Any:
+        return fold(clients, replace(queue, join=_independent(queue.join)), packs)
+
+    return mock.patch.object(folding, "_fold_here", fold_apart)
 
 
 def _page_applied_apart() -> Any:
@@ -255,10 +263,8 @@ PLANTS: Mapping[str, Plant] = {
     "increment-without-key": Plant(
         _increment_without_key, "mail", [("double:0", "mail-order: datastore Commit")]
     ),
-    "fold-outside-of-a-transaction": Plant(
-        _fold_outside_of_a_transaction,
-        "revenue",
-        [("crash-after", "revenue/join: datastore Commit")],
+    "join-apart": Plant(
+        _join_apart, "revenue", [("crash-after", "revenue/join: datastore Commit")]
     ),
     "no-sweep-of-the-outbox": Plant(
         _no_sweep_of_the_outbox, "mail", [("crash-before", "visitor: tasks ")]
