@@ -73,11 +73,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Distribution
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
-    """Leave one emulator to `-m fast`, draw samples, share out the minutes of a soak."""
+    """Leave one emulator to `-m fast`, shuffle, draw samples, share out the minutes of a soak."""
     if config.getoption("markexpr") == FAST:
         slow = [item for item in items if "firestore" in item.nodeid]
         items[:] = [item for item in items if "firestore" not in item.nodeid]
         config.hook.pytest_deselected(items=slow)
+    if sampling.IS_SAMPLED:
+        sampling.shuffle(items)
     yield
     if sampling.IS_SAMPLED:
         sampling.draw(items)

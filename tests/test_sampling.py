@@ -83,3 +83,28 @@ def test_within_some_days_everything_is_drawn(monkeypatch: pytest.MonkeyPatch) -
     assert len(set(map(frozenset, found.values()))) > 1
     assert drawn(DAYS[0], monkeypatch) == found[DAYS[0]]
     assert len(found[DAYS[0]]) < len(everything)
+
+
+def test_a_day_has_an_order_of_its_own_in_which_files_stay_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And draws the same tests in any order."""
+    before = [item(f"test_{n}") for n in range(9)]
+    other = [SimpleNamespace(nodeid=f"tests/test_other.py::test_{n}") for n in range(9)]
+
+    def order_of(day: int) -> list[str]:
+        monkeypatch.setattr(sampling, "SEED", day)
+        items = [*before, *other]
+        sampling.shuffle(items)
+        return [one.nodeid for one in items]
+
+    assert order_of(1) == order_of(1) != order_of(2)
+    assert sorted(order_of(1)) == sorted(one.nodeid for one in [*before, *other])
+    files = [id_.partition("::")[0] for id_ in order_of(1)]
+    assert files.count(files[0]) == files[:9].count(files[0]) == 9
+
+    expected = drawn(3, monkeypatch)
+    items = collected() + slow_ones()
+    sampling.shuffle(items)
+    sampling.draw(items)
+    assert {one.nodeid for one in items} == expected

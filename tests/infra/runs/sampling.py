@@ -9,11 +9,12 @@ Of the others, what takes seconds (slow.py) runs on one day of SLOW_OF. `make te
 
 SEED says which: `make test` takes the number of the day, and prints it; `make test SEED=7` draws as
 on another day. Of n tests of which one is drawn, n days in a row draw each; of slow
-ones, SLOW_OF times as many.
+ones, SLOW_OF times as many. Tests run in another order each day, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -54,6 +55,22 @@ class Group(NamedTuple):
     is_slow: bool = False
 
 
+def shuffle(items: list[pytest.Item]) -> None:
+    """Put a collection in the order of this day: its files, and the tests of each.
+
+    So a test that depends on an earlier one fails on most days.
+    """
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.nodeid.partition("::")[0]].append(item)
+    order = random.Random(SEED)
+    units = list(files.values())
+    order.shuffle(units)
+    for unit in units:
+        order.shuffle(unit)
+    items[:] = itertools.chain.from_iterable(units)
+
+
 def draw(items: list[pytest.Item]) -> None:
     """Take out of a collection what is not drawn."""
     elsewhere = {_function(item) for item in items if not _locks(item)}
@@ -80,7 +97,7 @@ def _slow_ones_of_today(groups: Collection[Group]) -> set[str]:
 
 def _drawn(group: Group, ids: Sequence[str]) -> list[str]:
     """Return the tests of a group; a slow one draws others in each round, not on each day."""
-    one_in = group.one_in if len(ids) > group.few else 1
+    ids, one_in = sorted(ids), group.one_in if len(ids) > group.few else 1
     return sample(group.name, ids, one_in, SEED // SLOW_OF if group.is_slow else SEED)
 
 
