@@ -195,6 +195,24 @@ def test_bad_requests_are_refused_with_a_reason(worker: Worker, path: str, body:
 
 
 @one_emulator
+def test_each_number_may_be_at_its_limit(worker: Worker) -> None:
+    """Of items of 30 days, and leases from a second to a week, up to 200 at once."""
+    worker.post("other/items", {"payload": "a"})
+    for seconds in (1, 7 * 24 * 3600):
+        leased = worker.post("other/lease", {"lease_s": seconds, "limit": 200})
+        [lease] = leased.json["leases"]
+        renewed = worker.post("other/renew", {"tokens": [lease["token"]], "lease_s": seconds})
+        [lease] = renewed.json["leases"]
+        body = {"tokens": [lease["token"]] * 200, "delay_s": 30 * 24 * 3600}
+        assert worker.post("other/release", body).status_code == 204
+        for path, number in (("renew", 0.5), ("release", -1), ("release", 31 * 24 * 3600)):
+            name = "lease_s" if path == "renew" else "delay_s"
+            refused = worker.post(f"other/{path}", {"tokens": [lease["token"]], name: number})
+            assert refused.status_code == 400
+        worker.world.clock.sleep(30 * 24 * 3600 + 1)
+
+
+@one_emulator
 def test_other_refusals(worker: Worker) -> None:
     assert worker.post("nosuch/lease", {}).status_code == 404
     worker.post("work/items", {"payload": "a"}, **{"Idempotency-Key": "k"})
