@@ -6,7 +6,7 @@ import pytest
 
 from rollforward.local.cloudtasks.engine.incidents import MAX_MARKS, MarkError
 from rollforward.local.services.mail import MailStore
-from tests.rollforward.local.cloudtasks.engines import NOW, QUEUE, add, finish
+from tests.rollforward.local.cloudtasks.engines import NOW, QUEUE, add, finish, make_ticking_engine
 
 
 def told(engine, **chosen):
@@ -38,6 +38,19 @@ def test_a_struck_delivery_and_what_became_of_its_task(engine):
 
     (healed,) = told(engine)
     assert (healed["task_state"], healed["task_ended_at"]) == ("done", NOW + 10)
+
+
+def test_a_delivery_ends_after_it_began():
+    """By as much as it took."""
+    engine, real = make_ticking_engine()
+    add(engine, "a")
+    (attempt,) = engine.begin_ready()
+    real.advance(3)
+    engine.end_attempt(attempt.id, status=500)
+
+    (failed,) = told(engine)
+
+    assert (failed["at"], failed["ended_at"]) == (NOW, NOW + 3)
 
 
 def test_a_failure_without_a_fault_comes_with_its_reason(engine):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rollforward.local.cloudtasks.engine import history as history_module
 from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.errors import Refused
@@ -254,3 +255,75 @@ def test_clock_moves_forward_only(engine):
     """The clock cannot be turned back."""
     with pytest.raises(ValueError, match="forward"):
         engine.advance(-1)
+
+
+def test_a_store_that_went_back_takes_the_outcomes_since_along(engine):
+    """What was done since is due again, and what was created since is dropped, its name free."""
+    add(engine, "early")
+    finish(engine)
+    add(engine, "before")
+    engine.advance(10)
+    finish(engine)
+    add(engine, "since")
+
+    assert engine.tasks.go_back(NOW + 5) == 2
+    tasks = {
+        name: engine.history.of_task(f"{QUEUE}/tasks/{name}")[0] for name in ("early", "before")
+    }
+    states = [engine.history.state_of(task) for task in tasks.values()]
+    assert states == ["done", "retrying"]
+    add(engine, "since")
+    assert ids(engine.begin_ready()) == ["before", "since"]
+
+
+def test_what_runs_is_told_with_its_own_attempts(engine):
+    """The newest first."""
+    for name in "abc":
+        add(engine, name)
+    begun = {attempt.task.name[-1]: attempt for attempt in engine.begin_ready()}
+    engine.end_attempt(begun["b"].id, status=500)
+
+    running = engine.history.running(10)
+
+    assert [task.name[-1] for task, _ in running] == ["c", "a"]
+    assert [[row["id"] for row in rows] for _, rows in running] == [
+        [begun["c"].id],
+        [begun["a"].id],
+    ]
+
+
+def test_the_fault_that_failed_a_task_is_told(engine):
+    """And none of a task that its handler has failed, nor of one that has not run."""
+    engine.faults.add(kind="error", max_count=1)
+    names = ["struck", "failed", "waits"]
+    for name in names[:2]:
+        add(engine, name)
+    finish(engine, 500)
+    add(engine, "waits")
+
+    tasks = [engine.history.of_task(f"{QUEUE}/tasks/{name}")[0] for name in names]
+
+    assert [engine.history.last_fault(task) for task in tasks] == ["error", "", ""]
+
+
+def test_a_delivery_counts_as_many_operations_as_it_is_charged_for(engine):
+    """One for each 32 KiB of its body that have begun, as Cloud Tasks has its price."""
+    for size in (0, 32_768, 32_769):
+        add(engine, http_request={"body": b"x" * size})
+
+    finish(engine)
+
+    assert engine.attempts.operations == 1 + 1 + 2
+
+
+def test_tasks_are_found_by_what_their_requests_hold(engine, monkeypatch):
+    """Among the newest 20,000."""
+    for name in "abc":
+        add(engine, name, http_request={"body": b"order 7" if name == "b" else b"order 8"})
+
+    found, rows = engine.history.holding("order 7", 10)
+
+    assert ([task.name[-1] for task in found], rows) == (["b"], [])
+    assert len(engine.history.holding("order", 10)[0]) == 3
+    monkeypatch.setattr(history_module, "_MAX_LOOKED_AT", 2)
+    assert [task.name[-1] for task in engine.history.holding("order", 10)[0]] == ["c", "b"]
