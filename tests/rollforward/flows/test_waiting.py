@@ -61,6 +61,17 @@ def test_events_before_the_wait_are_kept_and_taken_in_order(world: World) -> Non
 
 
 @one_emulator
+@pytest.mark.parametrize(("days", "tasks"), [(24, 1), (31, 0)])
+def test_a_sleep_that_is_longer_than_the_queue_keeps_a_task_has_none(
+    world: World, days: int, tasks: int
+) -> None:
+    """W11: Cloud Tasks refuses one of more than thirty days; the sweep wakes the flow."""
+    run(world, lambda step: step.sleep("a", days=days))
+
+    assert len(world.live_tasks("default")) == tasks
+
+
+@one_emulator
 def test_a_wait_times_out_once_and_for_ever(world: World) -> None:
     """W9: an event that comes later is for the next step; one that came counts, even late."""
     run(world, payloads)

@@ -107,6 +107,16 @@ def one_by_one(
     return bundle
 
 
+def test_chunks_without_ids_share_the_limit_of_a_bundle() -> None:
+    """Else a commit would have more records than its pipeline allows."""
+    rows = [[InboxRecord("a", n, "in", "", "1") for n in range(3)] for _ in range(2)]
+    chunks = [(f"p:c:0:0:0:{n}", StoredRow(row, 1)) for n, row in enumerate(rows)]
+
+    bundle = gather(chunks, (), limit=4)
+
+    assert (len(bundle.inputs), bundle.end, bundle.is_truncated(4)) == (4, (1, 1), True)
+
+
 # Hooks
 
 
