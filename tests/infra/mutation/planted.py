@@ -120,10 +120,13 @@ PACKAGES = {
         DEEP,
     ),
     "streams": Package(
-        # Without Beam's room, whose tests run where Beam is installed (`make beam`).
         ["rollforward/streams/*.py", "rollforward/streams/[!b]*/*.py"],
         [f"{TESTS}/streams/**/test_*.py", "tests/rollforward/flask/api/test_streams.py"],
         (*DEEP, "searches", "test_memories", "test_bounds", "test_sizes"),
+    ),
+    # Most of its tests run where Beam is installed (`make beam`), and find nothing elsewhere.
+    "beam": Package(
+        ["rollforward/streams/beam/*.py"], [f"{TESTS}/streams/beam/test_*.py"], BY_TEXT
     ),
     "query_cache": Package(
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
