@@ -57,7 +57,8 @@ class Member:
     declared: BatchDeclaration
     ref: MemberRef
     is_nested: bool = False  # It ends when the batch does that it has become.
-    _added: set[str] = field(default_factory=set, init=False, repr=False)  # Keys, this delivery's.
+    # By key, what this delivery has added.
+    _added: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -86,10 +87,11 @@ class Member:
         key = hashed_name(self.id, idempotency_key)
         given = list(members)
         # Another delivery may add other members, and changes nothing; this one would lose them.
-        options = PopulateOptions(key, adder=self.ref, is_compared=key in self._added)
+        is_other = self._added.get(key, given) != given
+        options = PopulateOptions(key, adder=self.ref, is_compared=is_other)
         count = populate(self.clients, self.declared, self.ref.batch, given, options)
         if given:
-            self._added.add(key)
+            self._added.setdefault(key, given)
         return count
 
     def nest(self, batches: Declared, members: Members) -> str:
