@@ -118,6 +118,18 @@ def test_a_lost_update_in_a_task_is_found(kit: Rollforward) -> None:
 
 
 @one_emulator
+def test_a_sweep_that_a_fault_breaks_comes_again(kit: Rollforward) -> None:
+    """As cron calls it each minute: the app is not at fault."""
+
+    def check() -> None:
+        assert kit.cron("/cron/sweep") == 200
+
+    exploration = kit.explore(kit.sweep, check, faults=["error"], limit=6)
+
+    assert exploration.plays.total() == 6
+
+
+@one_emulator
 def test_a_failure_is_replayed_by_what_it_printed(kit: Rollforward) -> None:
     """And a text of other calls is refused, so that no replay proves another thing."""
 
