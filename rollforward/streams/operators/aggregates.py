@@ -51,6 +51,17 @@ class Combine:
     result: Callable[[Any], Any] = _identity
 
 
+def aggregate_of(name: str, combine: Combine | None) -> Combine:
+    """Return the aggregate of a computation by its argument `combine`; default: `count()`.
+
+    Raises:
+        TypeError: it is no aggregate, and each record would be a dead letter.
+    """
+    if combine is not None and not hasattr(combine, "merge"):
+        raise TypeError(f"{name}: `combine` must be a Combine, as total(of), got {combine!r:.100}")
+    return combine or count()
+
+
 def count() -> Combine:
     """Count records."""
     return Combine(int, lambda total, record: total + 1, operator.add)

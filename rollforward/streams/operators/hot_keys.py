@@ -20,7 +20,7 @@ from rollforward.streams.model.computation import KeyOf
 from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import Record, check_key, value_text
-from rollforward.streams.operators.aggregates import Combine, count
+from rollforward.streams.operators.aggregates import Combine, aggregate_of
 from rollforward.streams.operators.windows import Bounds, Enclosing, Windowed, Windows
 
 MAX_PARTS = 1_000
@@ -54,7 +54,7 @@ def fan_out(
         raise TypeError(f"{name}: `windows` must not depend on their records")
     if not 2 <= parts <= MAX_PARTS:
         raise TypeError(f"{name}: `parts` must be 2 to {MAX_PARTS}, got {parts}")
-    aggregate, stream = combine or count(), f"{name}-parts"
+    aggregate, stream = aggregate_of(name, combine), f"{name}-parts"
     by_part = _Parts(
         stream,
         windows,

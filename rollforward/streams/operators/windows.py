@@ -34,7 +34,7 @@ from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import FOREVER, Record, Timer
 from rollforward.streams.model.state import MapState
-from rollforward.streams.operators.aggregates import Combine, count
+from rollforward.streams.operators.aggregates import Combine, aggregate_of
 
 # The maximum number of windows of one record.
 MAX_OVERLAP = 100
@@ -205,14 +205,14 @@ class Windowed(Computation):
                 wait with their windows of that time. Late panes always have the time of the end.
 
         Raises:
-            TypeError: a span of time or `stamp` is invalid.
+            TypeError: a span of time, `combine` or `stamp` is invalid.
         """
         self.name = name
         self.windows = windows
         self.inputs = dict(inputs)
         self.outputs = (output,)
         self.output = output
-        self.combine = combine or count()
+        self.combine = aggregate_of(name, combine)
         self.lateness = milliseconds(lateness)
         self.early = None if early is None else milliseconds(early)
         self.late_stream = late_stream
@@ -405,16 +405,16 @@ class CountWindows(Computation):
             ttl: The time without records after which an incomplete window is deleted.
 
         Raises:
-            TypeError: the size is invalid.
+            TypeError: the size or `combine` is invalid.
         """
         self.name = name
         self.size = size
         self.inputs = dict(inputs)
         self.outputs = (output,)
-        self.combine = combine or count()
+        self.combine = aggregate_of(name, combine)
         self.ttl = ttl
-        if size < 1:
-            raise TypeError(f"{name}: `size` must be at least 1, got {size}")
+        if not isinstance(size, int) or size < 1:
+            raise TypeError(f"{name}: `size` must be a whole number, at least 1, got {size!r}")
 
     def record(self, ctx: Context, record: Record) -> None:
         stored = ctx.state.value("window")

@@ -16,9 +16,17 @@ from rollforward.streams import Pipeline, StreamTest
 from rollforward.streams.execution.bundle_runner import run_bundle
 from rollforward.streams.model.bundle import DEAD_TIMERS, KeyedRecord
 from rollforward.streams.model.key_state import KeyState
-from rollforward.streams.operators.aggregates import Combine
+from rollforward.streams.operators.aggregates import Combine, total
 from rollforward.streams.operators.fused import Fused
-from rollforward.streams.operators.windows import Enclosing, Session, Tumbling, Windowed, Windows
+from rollforward.streams.operators.hot_keys import fan_out
+from rollforward.streams.operators.windows import (
+    CountWindows,
+    Enclosing,
+    Session,
+    Tumbling,
+    Windowed,
+    Windows,
+)
 
 SECOND = 1_000
 GAP = timedelta(seconds=10)
@@ -236,3 +244,22 @@ def test_a_stamp_that_cannot_be_is_refused() -> None:
     fused = Fused("fused", stamped(Session(GAP)), PER_MINUTE)
     with pytest.raises(TypeError, match="w cannot be fused: it holds the watermark"):
         fused.check()
+
+
+@pytest.mark.parametrize("combine", [sum, total])
+def test_an_aggregate_that_is_none_is_refused(combine: Any) -> None:
+    """Each record would become a dead letter: `total` itself is none, only `total(of)`."""
+    options: Any = {"inputs": {"in": by_key}, "output": "out", "combine": combine}
+    for declare in (
+        lambda: Windowed("w", Tumbling(GAP), **options),
+        lambda: CountWindows("w", 2, **options),
+        lambda: fan_out("w", Tumbling(GAP), parts=2, **options),
+    ):
+        with pytest.raises(TypeError, match=r"w: `combine` must be a Combine, as total\(of\), got"):
+            declare()
+
+
+def test_windows_of_half_a_record_are_refused() -> None:
+    """None of them would ever end."""
+    with pytest.raises(TypeError, match=r"must be a whole number, at least 1, got 2\.5"):
+        CountWindows("w", 2.5, inputs={"in": by_key}, output="out")  # type: ignore[arg-type]
