@@ -192,11 +192,14 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     write(tmp_path, hello)
     with running_stack("--target", "shop:serve", folder=tmp_path, reloads=True) as stack:
         shows(stack, "Look at the terminal.")
-        assert_prompt(stack, tmp_path)
+        tasks, form = prompts()
+        assert_prompt(stack, tmp_path, tasks)
         write(tmp_path, sell)
         shows(stack, "0 sold, 0 shipped.")
         stack.press("/sell")
         shows(stack, "1 sold, 1 shipped.")
+        assert_prompt(stack, tmp_path, form)
+        shows(stack, "2 sold, 2 shipped.")
         write(tmp_path, view)
         until(lambda: "shipped." not in page(stack) and "Sell a lamp" in page(stack), LIMIT_S)
         for _ in range(2):
@@ -211,10 +214,19 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         until(lambda: number(page(stack), r"(\d+) visits") > 3, LIMIT_S)
 
 
-def assert_prompt(stack: Stack, folder: Path) -> None:
-    """Say at the prompt what the tutorial says, and get the answers that it shows."""
+def prompts() -> list[list[tuple[str, str]]]:
+    """Return the lines of each prompt of the tutorial, with their answers; None shows none."""
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-    said = re.findall(r"^>>> (.+)\n(.+)$", text, flags=re.MULTILINE)
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    said = [
+        re.findall(r"^>>> (.+)\n(?!>>>)(.*)|^>>> (.+)", block, re.MULTILINE) for block in blocks
+    ]
+    return [[(line or alone, answer or "None") for line, answer, alone in block] for block in said]
+
+
+def assert_prompt(stack: Stack, folder: Path, said: list[tuple[str, str]]) -> None:
+    """Say at the prompt what the tutorial says, and get the answers that it shows."""
+    assert len(said) == 2
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -226,7 +238,6 @@ def assert_prompt(stack: Stack, folder: Path) -> None:
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=60
         )
         assert (done.stdout + done.stderr).strip().endswith(answer)
-    assert len(said) == 2
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
