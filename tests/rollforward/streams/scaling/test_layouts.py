@@ -246,6 +246,25 @@ def test_a_worker_measures_itself_period_by_period() -> None:
     assert meter.load.hot_key == ""
 
 
+def test_a_worker_measures_its_commit_as_a_part_of_its_bundle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the status shows it, in milliseconds."""
+    measured: list[tuple[float, float]] = []
+
+    def note(meter: LoadMeter, busy_ms: float, commit_ms: float, *_: Any, **__: Any) -> None:
+        measured.append((busy_ms, commit_ms))
+
+    monkeypatch.setattr(LoadMeter, "round", note)
+    desk = Desk(Pipeline("p", Counted, intervals=1))
+    desk.wait(60)
+    desk.push(Came("1", "k", 1))
+    desk.run()
+
+    assert measured
+    assert all(0 <= commit_ms <= busy_ms < 60_000 for busy_ms, commit_ms in measured)
+
+
 def test_windows_in_two_phases_have_the_results_of_one() -> None:
     def path(request: dict[str, Any]) -> str:
         return str(request["path"])
