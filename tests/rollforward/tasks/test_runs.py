@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from rollforward.tasks.runs import (
     RunList,
     RunQuery,
     UnknownRunError,
+    latest_rows,
     merged,
     parse_cursor,
     timed_cursor,
@@ -125,3 +127,24 @@ def test_a_cursor_has_the_id_of_a_row_that_datastore_could_have(
     else:
         with pytest.raises(BadCursorError, match="no cursor"):
             parse_cursor(cursor, "no cursor")
+
+
+@pytest.mark.parametrize(("limit", "shown", "next_before"), [(2, 3, 7), (3, 3, 7), (5, 5, None)])
+def test_a_filtered_list_shows_the_newest_that_match_and_goes_on_behind_them(
+    limit: int, shown: int, next_before: int | None
+) -> None:
+    """Of those that began together none is left out, nor listed twice."""
+    hours = [9, 8, 7, 7, 6, 6, 5, 4]
+    rows = [datetime.datetime(2031, 5, 1, hour) for hour in hours]  # noqa: DTZ001
+    matching = [row for row in rows if row.hour in (9, 7, 6)]
+
+    found, goes_on = latest_rows(
+        RunQuery(state="running", limit=limit),
+        lambda before: SimpleNamespace(fetch=lambda most: rows[:most]),
+        lambda at: SimpleNamespace(fetch=lambda: [row for row in rows if row == at]),
+        lambda row: row,
+        lambda row: row in matching,
+    )
+
+    assert found == matching[:shown]
+    assert (goes_on.hour if goes_on else None) == next_before
