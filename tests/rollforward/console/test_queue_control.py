@@ -13,7 +13,7 @@ from rollforward.runtime.messages import Message
 from rollforward.tasks import Task
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
 from tests.infra.world import Services
-from tests.rollforward.console.conftest import PATH, Act, Desk, desk_with
+from tests.rollforward.console.conftest import API, PATH, Act, Desk, desk_with
 from tests.rollforward.console.test_pages import Browser
 
 
@@ -140,6 +140,36 @@ def test_what_the_account_may_not_is_said_with_the_right_to_grant(
     assert (answer.status_code, words in answer.text) == (status, True)
     assert (by_api.status_code, words in by_api.text) == (status, True)
     assert "Pause queue" in browser.read("/audit")
+
+
+@pytest.mark.parametrize("path", ["/queues", "/tasks?queue=default"])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (rpc_errors.ServiceUnavailable("away"), 503),
+        (rpc_errors.PermissionDenied("no"), 403),
+    ],
+)
+def test_a_list_that_cloud_tasks_does_not_give_is_no_error_of_ours(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, path: str, error: Exception, status: int
+) -> None:
+    """A program is told to try again, or which right is absent."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise error
+
+    for name in ("queue_states", "waiting"):
+        monkeypatch.setattr(CloudTaskQueue, name, refuse)
+
+    answer = desk.ask(f"{API}{path}")
+
+    assert (answer.status_code, answer.content_type) == (status, "application/problem+json")
+
+
+@pytest.mark.parametrize("path", ["/tasks?queue=default", "/outbox?", "/dead-tasks?"])
+def test_a_cursor_of_a_list_is_bounded(desk: Desk, path: str) -> None:
+    """Before anything reads it."""
+    assert desk.ask(f"{API}{path}&cursor={'x' * 1_600}").status_code == 413
 
 
 def test_queues_of_other_apps_have_no_buttons(desk: Desk) -> None:
