@@ -175,3 +175,20 @@ def test_an_api_that_an_app_names_goes_without_a_token(world: World) -> None:
     assert visitor.post("/v1/buy", base_url="http://localhost").text == "bought"
     missing = visitor.get("/v1/nothing", base_url="http://localhost")
     assert (missing.status_code, missing.mimetype) == (404, "application/problem+json")
+
+
+def test_a_session_outlives_a_change_of_keys(world: World) -> None:
+    """S22: as long as the key that has signed it is one of those behind the first."""
+    cookie = ""
+    for keys, known in ((("old",), ""), (("new", "old"), "ada"), (("newer", "new"), None)):
+        app = Flask("shop")
+        app.get("/enter", endpoint="in")(lambda: session.setdefault("name", "ada"))
+        app.get("/", endpoint="home")(lambda: session.get("name", "nobody"))
+        settings = replace(world.settings, secret_keys=keys)
+        endpoints.mount(app, settings, world.clients, Registry())
+        client = app.test_client(use_cookies=False)
+        if known == "":
+            cookie = client.get("/enter").headers["Set-Cookie"].partition(";")[0]
+            continue
+        answer = client.get("/", headers={"Cookie": cookie})
+        assert answer.text == (known or "nobody")

@@ -65,3 +65,16 @@ def test_a_compressed_body_is_refused_before_it_is_read(app: Flask) -> None:
     )
 
     assert answer.status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({"items": [1, 2]}, 200), ({"items": [1], "more": 1}, 400), ({"more": [1]}, 400), ([1], 400)],
+)
+def test_a_list_is_an_object_with_items_alone(app: Flask, body: object, status: int) -> None:
+    """A name that is none would be lost without a word."""
+    app.post("/longer")(lambda: jsonify(item_list(int, max_items=100, max_bytes=100)))
+    answer = app.test_client().post("/longer", json=body)
+
+    assert answer.status_code == status
+    assert status != 200 or answer.json == [1, 2]

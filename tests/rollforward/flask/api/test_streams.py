@@ -102,6 +102,12 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
         ("minutes/requests", {"records": [{"id": "a", "value": 1, "timestamp_ms": -1}]}, 400),
         ("minutes/requests", {"records": [{"id": "", "value": 1, "timestamp_ms": 1}]}, 400),
         ("minutes/requests", {"records": [{"id": "a", "value": 1, "timestamp_ms": 1}] * 501}, 400),
+        ("minutes/requests", {"records": [{"id": "a", "timestamp_ms": 1}]}, 400),
+        (
+            "minutes/requests",
+            {"records": [{"id": "a", "value": 1, "data": "MQ==", "timestamp_ms": 1}]},
+            400,
+        ),
         ("minutes/requests", {"records": [], "watermark": -1}, 400),
         ("minutes/requests", {"records": [], "more": 1}, 400),
     ],
