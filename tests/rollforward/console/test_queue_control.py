@@ -9,6 +9,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.operations.queue_control import QueueRefusedError, control_queue
 from rollforward.operations.waiting import list_waiting, queue_states
+from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.runtime.messages import Message
 from rollforward.tasks import Task
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
@@ -170,6 +171,22 @@ def test_a_list_that_cloud_tasks_does_not_give_is_no_error_of_ours(
 def test_a_cursor_of_a_list_is_bounded(desk: Desk, path: str) -> None:
     """Before anything reads it."""
     assert desk.ask(f"{API}{path}&cursor={'x' * 1_600}").status_code == 413
+
+
+@pytest.mark.parametrize(("count", "has_more"), [(1, False), (2, False), (3, True)])
+def test_a_page_of_the_outbox_that_is_exactly_full_leads_nowhere(
+    desk: Desk, count: int, has_more: bool
+) -> None:
+    """Else a program asks once more for nothing."""
+    created = desk.world.clock.now().replace(tzinfo=None)
+    with desk.world.context():
+        for number in range(count):
+            row = RowId(f"c{number:023d}", created, 0, False, "1a2b3c4d")
+            OutboxTask(id=row.text, path=PATH, queue="default", body="{}").put()
+
+    listed = desk.ask(f"{API}/outbox?limit=2").json or {}
+
+    assert (len(listed["rows"]), bool(listed["next_cursor"])) == (min(count, 2), has_more)
 
 
 def test_queues_of_other_apps_have_no_buttons(desk: Desk) -> None:
