@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from rollforward.console.pages.frame import TOKENS_KEPT_S
 from rollforward.datastore.batched import batched
-from rollforward.operations import list_dead_tasks
+from rollforward.operations import list_dead_tasks, waiting
 from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.registry import PATTERNS
 from rollforward.runtime.channel.rpc import Cost
@@ -424,6 +424,12 @@ def test_all_pages_that_are_open_ask_cloud_tasks_once(
     listed = tasks.queue_states
     monkeypatch.setattr(tasks, "queue_states", lambda: asked.append(1) or listed())
     browser, other = Browser(desk), Browser(desk, "read")
+    monkeypatch.setattr(waiting, "STATES_KEPT_S", 0)
+    browser.read("/")
+    other.read("/")
+    assert len(asked) == 2, "what is too old is asked again"
+    asked.clear()
+    monkeypatch.setattr(waiting, "STATES_KEPT_S", 3_600)  # Ten pages may take some seconds.
     for _ in range(5):
         browser.read("/")
         other.read("/")
