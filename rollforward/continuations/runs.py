@@ -61,12 +61,16 @@ def new_run(
         max_rate: Items a second, at most; None is as fast as possible. Pages are spread over time.
 
     Raises:
-        ValueError: there can be no run of this id, page size or rate.
+        ValueError: there can be no run of this id, page size, rate or number of chains.
         BadArgumentsError, UnknownTaskError: no task of it could be delivered.
     """
     page_task(job).check_registered(clients)
-    size = page_size or job.page_size
+    size = job.page_size if page_size is None else page_size
     check_page_size(size)
+    if chains is None:
+        chains = min(MAX_CHAINS, max(1, (expected or 0) // (size * PAGES_PER_CHAIN)))
+    if chains < 1:
+        raise ValueError(f"chains must be at least 1, got {chains}")
     if max_rate is not None:
         check_rate(max_rate, size)
     _check_id(run_id)
@@ -81,7 +85,6 @@ def new_run(
         started=naive_utc(clients.clock.now()),
         has_slots=True,
     )
-    chains = chains or min(MAX_CHAINS, max(1, (expected or 0) // (size * PAGES_PER_CHAIN)))
     run.spans = [[span.after, span.until] for span in job.source_of(run).split(chains)]
     return run
 

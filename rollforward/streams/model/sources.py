@@ -44,6 +44,8 @@ class PushSource:
     codecs: ClassVar[Sequence[ValueCodec]] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.processes, str):  # Each of its letters would be a process.
+            raise TypeError(f"{self.stream}: `processes` must be names, got {self.processes!r}")
         _check_names(self.stream, "processes", list(self.processes))
         _check_spans(self.stream, self.disorder, self.dedup, self.advance_when_idle)
         if self.idle <= timedelta(0):

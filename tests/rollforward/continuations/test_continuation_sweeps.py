@@ -163,6 +163,20 @@ def test_an_id_that_no_page_could_have_is_refused_before_anything_is_stored(
         assert ContinuationRun.query().fetch(keys_only=True) == []
 
 
+@pytest.mark.parametrize(
+    "bad", [{"page_size": 0}, {"page_size": -1}, {"chains": 0}, {"chains": -1}]
+)
+def test_a_number_of_none_is_refused_and_is_not_the_default(
+    world: World, bad: dict[str, int]
+) -> None:
+    [option] = bad
+    with world.context():
+        with pytest.raises(ValueError, match=option):
+            continuations.start(world.clients, APPLY, Walk("x"), run_id="run", **bad)
+
+        assert ContinuationRun.query().fetch(keys_only=True) == []
+
+
 @pytest.mark.parametrize("longest", ["x" * 500, "é" * 250, "語" * 166, '"' * 500])
 def test_the_longest_ids_walk_to_their_end(world: World, longest: str) -> None:
     """Each id that is taken makes keys and names of tasks, wakes too."""

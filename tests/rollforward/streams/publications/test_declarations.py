@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from rollforward.streams import Pipeline
+from rollforward.streams import Pipeline, PushSource
 from rollforward.streams.publications import Publication, Subscription
 from tests.rollforward.streams.publications.publishing import Couple, Pass
 
@@ -80,6 +80,8 @@ def test_invalid_declarations_are_refused() -> None:
         Publication("hits", partitions=0)
     with pytest.raises(TypeError, match="must not be negative"):
         Publication("hits", keep=timedelta(seconds=-1))
+    with pytest.raises(TypeError, match="must be names, got 'ab'"):
+        PushSource("hits", processes="ab")
     with pytest.raises(TypeError, match="must have a time zone"):
         Subscription(_declared(Publication("hits")), start=datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(TypeError, match="must be latest, earliest or a time"):
