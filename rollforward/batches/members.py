@@ -57,8 +57,8 @@ class Member:
     declared: BatchDeclaration
     ref: MemberRef
     is_nested: bool = False  # It ends when the batch does that it has become.
-    # By key, what this delivery has added.
-    _added: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)
+    # By key, or by the batch that it became: the members that this delivery has given.
+    _given: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -86,12 +86,10 @@ class Member:
         """
         key = hashed_name(self.id, idempotency_key)
         given = list(members)
-        # Another delivery may add other members, and changes nothing; this one would lose them.
-        is_other = self._added.get(key, given) != given
-        options = PopulateOptions(key, adder=self.ref, is_compared=is_other)
+        options = PopulateOptions(key, adder=self.ref, is_compared=self._are_others(key, given))
         count = populate(self.clients, self.declared, self.ref.batch, given, options)
         if given:
-            self._added.setdefault(key, given)
+            self._given.setdefault(key, given)
         return count
 
     def nest(self, batches: Declared, members: Members) -> str:
@@ -108,11 +106,21 @@ class Member:
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
         self._check_nests_once(child)
-        options = PopulateOptions(seal=True, parent=self.ref, is_compared=self.is_nested)
-        if not populate(self.clients, batches.declaration, child, members, options):
+        given = list(members)
+        are_others = self._are_others(child, given)
+        options = PopulateOptions(seal=True, parent=self.ref, is_compared=are_others)
+        if not populate(self.clients, batches.declaration, child, given, options):
             renew(self.clients, child, self.ref)
+        self._given.setdefault(child, given)
         self.is_nested = True
         return child_id
+
+    def _are_others(self, key: str, given: list[Any]) -> bool:
+        """Return whether this delivery has given other members before, which would be lost.
+
+        Another delivery may give others, and changes nothing.
+        """
+        return self._given.get(key, given) != given
 
     def _check_nests_once(self, child: str) -> None:
         for other in batches_of(self.id).fetch(2, keys_only=True):
