@@ -88,20 +88,22 @@ def test_within_some_days_everything_is_drawn(monkeypatch: pytest.MonkeyPatch) -
 def test_a_day_has_an_order_of_its_own_in_which_files_stay_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And draws the same tests in any order."""
+    """And draws the same tests in any order. Tests in a browser keep theirs."""
     before = [item(f"test_{n}") for n in range(9)]
+    browser = [SimpleNamespace(nodeid=f"tests/browser/test_{n}.py::test") for n in range(9)]
     other = [SimpleNamespace(nodeid=f"tests/test_other.py::test_{n}") for n in range(9)]
 
     def order_of(day: int) -> list[str]:
         monkeypatch.setattr(sampling, "SEED", day)
-        items = [*before, *other]
+        items = [*browser, *before, *other]
         sampling.shuffle(items)
         return [one.nodeid for one in items]
 
     assert order_of(1) == order_of(1) != order_of(2)
-    assert sorted(order_of(1)) == sorted(one.nodeid for one in [*before, *other])
-    files = [id_.partition("::")[0] for id_ in order_of(1)]
+    assert sorted(order_of(1)) == sorted(one.nodeid for one in [*browser, *before, *other])
+    files = [id_.partition("::")[0] for id_ in order_of(1) if "browser" not in id_]
     assert files.count(files[0]) == files[:9].count(files[0]) == 9
+    assert [id_ for id_ in order_of(1) if "browser" in id_] == [one.nodeid for one in browser]
 
     expected = drawn(3, monkeypatch)
     items = collected() + slow_ones()

@@ -39,6 +39,7 @@ minute = pytest.mark.one_of("minute", 5)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)
+SHARING = "tests/browser/"
 FEW = 2
 CALLING_OF = 5
 LOCKING_OF = 20
@@ -58,17 +59,19 @@ class Group(NamedTuple):
 def shuffle(items: list[pytest.Item]) -> None:
     """Put a collection in the order of this day: its files, and the tests of each.
 
-    So a test that depends on an earlier one fails on most days.
+    So a test that depends on an earlier one fails on most days. Tests in a browser share a running
+    stack: their order stays, as a page that is to be idle would wait for what others have begun.
     """
     files: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        files[item.nodeid.partition("::")[0]].append(item)
-    order = random.Random(SEED)
-    units = list(files.values())
-    order.shuffle(units)
-    for unit in units:
-        order.shuffle(unit)
-    items[:] = itertools.chain.from_iterable(units)
+        is_shared = item.nodeid.startswith(SHARING)
+        files[SHARING if is_shared else item.nodeid.partition("::")[0]].append(item)
+    order, names = random.Random(SEED), list(files)
+    order.shuffle(names)
+    for name in names:
+        if name != SHARING:
+            order.shuffle(files[name])
+    items[:] = itertools.chain.from_iterable(files[name] for name in names)
 
 
 def draw(items: list[pytest.Item]) -> None:
