@@ -58,7 +58,7 @@ class Member:
     ref: MemberRef
     is_nested: bool = False  # It ends when the batch does that it has become.
     # By key, or by the batch that it became: the members that this delivery has given.
-    _given: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)
+    _work: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -85,11 +85,11 @@ class Member:
             BatchError: none was added, and why.
         """
         key = hashed_name(self.id, idempotency_key)
-        given = list(members)
-        options = PopulateOptions(key, adder=self.ref, is_compared=self._are_others(key, given))
-        count = populate(self.clients, self.declared, self.ref.batch, given, options)
-        if given:
-            self._given.setdefault(key, given)
+        work = list(members)
+        options = PopulateOptions(key, adder=self.ref, is_compared=self._are_others(key, work))
+        count = populate(self.clients, self.declared, self.ref.batch, work, options)
+        if work:
+            self._work.setdefault(key, work)
         return count
 
     def nest(self, batches: Declared, members: Members) -> str:
@@ -106,21 +106,21 @@ class Member:
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
         self._check_nests_once(child)
-        given = list(members)
-        are_others = self._are_others(child, given)
+        work = list(members)
+        are_others = self._are_others(child, work)
         options = PopulateOptions(seal=True, parent=self.ref, is_compared=are_others)
-        if not populate(self.clients, batches.declaration, child, given, options):
+        if not populate(self.clients, batches.declaration, child, work, options):
             renew(self.clients, child, self.ref)
-        self._given.setdefault(child, given)
+        self._work.setdefault(child, work)
         self.is_nested = True
         return child_id
 
-    def _are_others(self, key: str, given: list[Any]) -> bool:
+    def _are_others(self, key: str, work: list[Any]) -> bool:
         """Return whether this delivery has given other members before, which would be lost.
 
         Another delivery may give others, and changes nothing.
         """
-        return self._given.get(key, given) != given
+        return self._work.get(key, work) != work
 
     def _check_nests_once(self, child: str) -> None:
         for other in batches_of(self.id).fetch(2, keys_only=True):
