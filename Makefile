@@ -45,8 +45,8 @@ shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=modu
 	@$(PYTHON) -m rollforward shell $(TARGET) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
-test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators; ON=3.13 on another Python; TIMES=1 keeps how long files took
-	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) SAMPLE_SEED=$(DAY) $(if $(TIMES),KEEP_TIMES=1) $(if $(ON),$$($(PYTHONS) interpreter $(ON)),$(PYTHON)) \
+test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators; ON=3.13 on another Python; SHUFFLED=1 in an order of the seed; TIMES=1 keeps how long files took
+	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) SAMPLE_SEED=$(DAY) $(if $(SHUFFLED),SHUFFLED=1) $(if $(TIMES),KEEP_TIMES=1) $(if $(ON),$$($(PYTHONS) interpreter $(ON)),$(PYTHON)) \
 	  -m pytest -n 3 --max-worker-restart 0 --dist loadfile --durations 20 $(ARGS)
 
 pythons: $(INSTALLED) ## Check types and run the fast tests for the other Pythons of this machine; ON=lowest with the lowest releases

@@ -21,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 
 from rollforward.local.services import class_training
 from rollforward.local.services import standalone as backing
+from rollforward.local.services.mail import MailFaults
 from rollforward.testing.injection import Crash
 from rollforward.testing.services import JAVA_OPTIONS, running_cloud_tasks
 from tests.infra import fast_keys
@@ -78,7 +79,7 @@ def pytest_collection_modifyitems(
         slow = [item for item in items if "firestore" in item.nodeid]
         items[:] = [item for item in items if "firestore" not in item.nodeid]
         config.hook.pytest_deselected(items=slow)
-    if sampling.IS_SAMPLED:
+    if sampling.IS_SHUFFLED:
         sampling.shuffle(items)
     yield
     if sampling.IS_SAMPLED:
@@ -187,7 +188,7 @@ def services(
     """Everything that runs beside the app, on one emulator and then on the other."""
     kind = request.param
     mail_relay.clear()
-    mail_relay.set_faults()
+    mail_relay.faults = MailFaults()
     services = Services(
         datastore=datastore_address(kind),
         datastore_kind=kind,

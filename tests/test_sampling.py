@@ -85,7 +85,7 @@ def test_within_some_days_everything_is_drawn(monkeypatch: pytest.MonkeyPatch) -
     assert len(found[DAYS[0]]) < len(everything)
 
 
-def test_a_day_has_an_order_of_its_own_in_which_files_stay_together(
+def test_a_seed_has_an_order_of_its_own_in_which_files_stay_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And draws the same tests in any order. Tests in a browser keep theirs."""

@@ -9,7 +9,7 @@ Of the others, what takes seconds (slow.py) runs on one day of SLOW_OF. `make te
 
 SEED says which: `make test` takes the number of the day, and prints it; `make test SEED=7` draws as
 on another day. Of n tests of which one is drawn, n days in a row draw each; of slow
-ones, SLOW_OF times as many. Tests run in another order each day, too.
+ones, SLOW_OF times as many. With SHUFFLED=1 tests run in an order that SEED says, too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ long = pytest.mark.one_of("long", 5)
 minute = pytest.mark.one_of("minute", 5)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
+IS_SHUFFLED = os.environ.get("SHUFFLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)
 SHARING = "tests/browser/"
 FEW = 2
@@ -57,9 +58,9 @@ class Group(NamedTuple):
 
 
 def shuffle(items: list[pytest.Item]) -> None:
-    """Put a collection in the order of this day: its files, and the tests of each.
+    """Put a collection in the order of SEED: its files, and the tests of each.
 
-    So a test that depends on an earlier one fails on most days. Tests in a browser share a running
+    So a test that depends on an earlier one fails with most seeds. Tests in a browser share a running
     stack: their order stays, as a page that is to be idle would wait for what others have begun.
     """
     files: dict[str, list[pytest.Item]] = defaultdict(list)
