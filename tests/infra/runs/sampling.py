@@ -60,8 +60,8 @@ class Group(NamedTuple):
 def shuffle(items: list[pytest.Item]) -> None:
     """Put a collection in the order of SEED: its files, and the tests of each.
 
-    So a test that depends on an earlier one fails with most seeds. Tests in a browser share a running
-    stack: their order stays, as a page that is to be idle would wait for what others have begun.
+    So a test that depends on an earlier one fails with most seeds. Tests in a browser share a
+    running stack: their order stays, as a page that is to be idle would wait for others' runs.
     """
     files: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
