@@ -103,7 +103,7 @@ class TransactionHook(Protocol):
 
 
 @dataclass
-class Transaction:
+class Transaction(TransactionHook):
     """One call of `transact`, through all attempts of its body.
 
     Attributes:
@@ -122,7 +122,10 @@ class Transaction:
     committed_s: float | None = None
 
     def count(self, name: str) -> int:
-        """Return how often this attempt has called with this name: 1 at first, in each attempt."""
+        """Return the number of calls with this name in this attempt, from 1.
+
+        A body that adds the same item twice adds two, and the same two when it runs again.
+        """
         self.counts[name] += 1
         return self.counts[name]
 
@@ -151,19 +154,16 @@ class Transaction:
                 write()
 
     def on_retry(self, cause: Exception) -> None:
-        """Forget the attempt that failed, and call all hooks."""
         self.counts.clear()
         self.is_contended = self.is_contended or isinstance(cause, rpc_errors.Aborted)
         self._call(lambda hook: hook.on_retry(cause))
 
     def on_commit(self) -> None:
-        """Note the time of the commit, and call all hooks."""
         if self.committed_s is None:
             self.committed_s = time.monotonic()
         self._call(lambda hook: hook.on_commit())
 
     def on_outcome_unknown(self) -> None:
-        """Call all hooks."""
         self._call(lambda hook: hook.on_outcome_unknown())
 
     def _call(self, end: Callable[[TransactionHook], None]) -> None:

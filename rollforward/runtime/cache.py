@@ -72,7 +72,7 @@ class Cache(Protocol):
         ...
 
 
-class MemcachedCache:
+class MemcachedCache(Cache):
     """A Cache on one memcached server."""
 
     def __init__(
@@ -106,30 +106,25 @@ class MemcachedCache:
         self._away_until = 0.0
 
     def get(self, key: str) -> bytes | None:
-        """Return a value; None: there is none, or the server is away."""
         value = self._attempt("get", lambda: self._client.get(self._name(key)), None)
         return value if isinstance(value, bytes) else None
 
     def set(self, key: str, value: bytes, ttl_s: int) -> bool:
-        """Store a value for a time; return whether the server has it."""
         ttl_s = _checked(ttl_s)
         return bool(
             self._attempt("set", lambda: self._client.set(self._name(key), value, ttl_s), False)
         )
 
     def add(self, key: str, value: bytes, ttl_s: int) -> bool:
-        """Store a value if the key has none; return whether this call stored it."""
         ttl_s = _checked(ttl_s)
         return bool(
             self._attempt("add", lambda: self._client.add(self._name(key), value, ttl_s), False)
         )
 
     def delete(self, key: str) -> bool:
-        """Delete a value; return whether there was one."""
         return bool(self._attempt("delete", lambda: self._client.delete(self._name(key)), False))
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        """Add to a counter, which starts at 0; return its new value, None if it is unknown."""
         name, ttl_s = self._name(key), _checked(ttl_s)
 
         def incr() -> int | None:
@@ -142,18 +137,15 @@ class MemcachedCache:
         return self._attempt("incr", incr, None)
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        """Add to a counter that exists, down to 0; return its new value, None if unknown."""
         name = self._name(key)
         step = self._client.incr if delta >= 0 else self._client.decr
         changed = self._attempt("incr", lambda: step(name, abs(delta)), None)
         return int(changed) if changed is not None else None
 
     def ping(self) -> bool:
-        """Return whether the server answers."""
         return bool(self._attempt("version", self._client.version, b""))
 
     def close(self) -> None:
-        """Close all connections."""
         self._client.close()
 
     def _name(self, key: str) -> str:
@@ -186,39 +178,31 @@ class MemcachedCache:
         return otherwise
 
 
-class NoCache:
+class NoCache(Cache):
     """A Cache that never holds anything: correct, and slower."""
 
     def get(self, key: str) -> bytes | None:
-        """Return None."""
         return None
 
     def set(self, key: str, value: bytes, ttl_s: int) -> bool:
-        """Store nothing; return False."""
         return False
 
     def add(self, key: str, value: bytes, ttl_s: int) -> bool:
-        """Store nothing; return False."""
         return False
 
     def delete(self, key: str) -> bool:
-        """Return False."""
         return False
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        """Return None: the value is unknown."""
         return None
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        """Return None: the value is unknown."""
         return None
 
     def ping(self) -> bool:
-        """Return False."""
         return False
 
     def close(self) -> None:
-        """Do nothing."""
         pass
 
 

@@ -24,15 +24,13 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
+class SystemClock(Clock):
     """The machine's clock."""
 
     def now(self) -> datetime.datetime:
-        """Return the machine's time of day, aware, in UTC."""
         return datetime.datetime.now(datetime.UTC)
 
     def sleep(self, seconds: float) -> None:
-        """Wait that long."""
         time.sleep(seconds)
 
 
