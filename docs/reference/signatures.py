@@ -34,8 +34,10 @@ def _of_one(name: str, value: Callable[..., Any]) -> str:
     if is_class and issubclass(value, BaseException) and value.__init__ is Exception.__init__:
         return f"class {name}"
     parameters = [*_parameters(signature)]
-    if is_class and parameters == ["*args", "**kwargs"]:  # A protocol: nobody calls it.
+    if is_class and getattr(value, "_is_protocol", False):  # Nobody calls it.
         return f"class {name}"
+    if is_class and parameters == ["*args", "**kwargs"]:
+        parameters = []  # A protocol's implementation has these until its first instance is made.
     returned = signature.return_annotation
     end = "" if is_class or returned is signature.empty else f" -> {annotation(returned)}"
     keyword = "class" if is_class else "def"

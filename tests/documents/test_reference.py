@@ -122,6 +122,10 @@ class Protocol(typing.Protocol):
     def paint(self) -> None: ...
 
 
+class Painter(Protocol):
+    def paint(self) -> None: ...
+
+
 class SomeError(Exception):
     """An error."""
 
@@ -141,6 +145,14 @@ class SomeError(Exception):
 def test_a_signature_reads_as_in_the_code(value: Any, shown: str) -> None:
     """On every version of Python in the same way."""
     assert signatures.of_callable("x", value) == [shown]
+
+
+def test_a_class_reads_the_same_after_its_first_instance() -> None:
+    """`typing` replaces the constructor of a protocol's implementation then."""
+    before = signatures.of_callable("x", Painter)
+    Painter()
+
+    assert before == signatures.of_callable("x", Painter) == ["class x()"]
 
 
 def test_a_long_signature_has_a_line_for_each_parameter() -> None:
