@@ -31,7 +31,7 @@ from rollforward import outbox
 from rollforward.fork_join import ForkJoin
 from rollforward.materialized_views import ViewGroup
 from rollforward.runtime.clients import Clients
-from rollforward.streams.model.computation import KeyOf
+from rollforward.streams.model.computation import KeyOf, check_plain
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import value_text
 from rollforward.streams.model.sink import Sink, SinkRecord
@@ -203,8 +203,12 @@ class EffectSink(Sink):
             queue: The Cloud Tasks queue of its tasks.
             weak: Call it before the record is durable. Allowed for source streams, and for streams
                 that only weak computations write.
+
+        Raises:
+            TypeError: the effect is a generator or a coroutine, which a call would not run.
         """
         super().__init__(stream, name=name, key=key)
+        check_plain(self.name, effect)
         self.weak = weak
         self.effect = effect
         self.queue = queue

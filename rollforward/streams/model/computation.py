@@ -19,6 +19,7 @@ keeps nothing in `self`, which all threads share.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -175,6 +176,8 @@ class Computation:
             raise TypeError(
                 f"{name}: `ttl` must be None with a `percentile`, because it waits for all records"
             )
+        for hook in (self.record, self.timer):
+            check_plain(name, hook)
         if self.weak:
             self._check_weak()
 
@@ -195,3 +198,14 @@ class Computation:
                 f"{self.name} is weak, but has {used[0]}, which must be durable before a result "
                 "is forwarded. Leave `weak` out, or let a reader of its results do it"
             )
+
+
+def check_plain(name: str, function: Callable[..., object]) -> None:
+    """Check that a call of a computation's or sink's function runs it.
+
+    Raises:
+        TypeError: it is a generator, as in Apache Beam, or a coroutine, which a call only creates.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        called = getattr(function, "__qualname__", repr(function))
+        raise TypeError(f"{name}: {called} must be a plain function: called, it would not run")

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.model.codecs import NO_CODECS
-from rollforward.streams.model.computation import Computation, KeyOf
+from rollforward.streams.model.computation import Computation, KeyOf, check_plain
 from rollforward.tasks.declaration import Task
 
 
@@ -62,6 +62,11 @@ class Sink(Computation):
         self.is_spread = key is not None
         self.pipeline = ""
         self.codecs = NO_CODECS
+
+    def check(self) -> None:
+        super().check()
+        for hook in (self.write, self.act):
+            check_plain(self.name, hook)
 
     def _check_weak(self) -> None:
         super()._check_weak()
