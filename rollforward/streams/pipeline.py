@@ -175,8 +175,8 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the computation is unknown.
-            BadLayoutError: an interval begins there already, there are 64, or the computation is a
-                sink whose intervals are fixed (`Sink.fixed_reason`).
+            BadLayoutError: this is no slot, an interval begins there already, there are 64, or the
+                computation is a sink whose intervals are fixed (`Sink.fixed_reason`).
             Retry, Unavailable: repeat it; it may have been done.
         """
         run_steps(clients, self, split, computation, slot)
@@ -271,8 +271,9 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the computation is unknown.
+            BadRecordError: the key is no text.
         """
-        if has_unpaired_surrogate(key):
+        if has_unpaired_surrogate(_checked_text("a key", key)):
             self.any_version(computation)
             return {}
         return run_steps(clients, self, queryable_state.state, computation, key)
@@ -292,9 +293,10 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the computation is unknown.
+            BadRecordError: a key is no text.
         """
         rows = None if snapshot is None else snapshot.snapshot
-        keys = [key for key in keys if not has_unpaired_surrogate(key)]
+        keys = [key for key in keys if not has_unpaired_surrogate(_checked_text("a key", key))]
         return run_steps(clients, self, queryable_state.states_of, computation, keys, rows)
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -333,16 +335,20 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: its computation does not read its stream any more.
-            BadRecordError: its codec cannot decode it.
+            BadRecordError: its codec cannot decode it, or this is no id.
             Retry: this code does not have its codec.
         """
-        if has_unpaired_surrogate(dead_letter):
+        if has_unpaired_surrogate(_checked_text("the id of a dead letter", dead_letter)):
             return False
         return run_steps(clients, self, dead_letters.replay, dead_letter)
 
     def discard(self, clients: Clients, dead_letter: str) -> bool:
-        """Delete a dead letter; return False if there is none of this id."""
-        if has_unpaired_surrogate(dead_letter):
+        """Delete a dead letter; return False if there is none of this id.
+
+        Raises:
+            BadRecordError: this is no id.
+        """
+        if has_unpaired_surrogate(_checked_text("the id of a dead letter", dead_letter)):
             return False
         return run_steps(clients, self, dead_letters.discard, dead_letter)
 
@@ -403,6 +409,12 @@ def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
         for partition, row in zip(partitions, rows, strict=True)
     ]
     yield CreateTasks(wakes)
+
+
+def _checked_text(subject: str, text: Any) -> str:
+    if not isinstance(text, str):
+        raise BadRecordError(f"{subject} must be a text, got {text!r:.100}")
+    return text
 
 
 def _check_push(pipeline: Declaration, stream: str, process: str) -> None:

@@ -45,10 +45,11 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
     Raises:
         UnknownStreamError: the computation does not run.
-        BadLayoutError: an interval begins there already, there are too many, or the intervals of
-            the computation are fixed (`fixed_reason`).
+        BadLayoutError: this is no slot, an interval begins there already, there are too many, or
+            the intervals of the computation are fixed (`fixed_reason`).
         ChangedError: every attempt lost its race; nothing was changed.
     """
+    _check_slot(slot)
     lo = 0
 
     def prepare(failure: Exception | None) -> Steps[Commit | None]:
@@ -66,10 +67,15 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     yield from _wake_all(environment, computation, [lo, slot])
 
 
+def _check_slot(slot: Any) -> None:
+    if type(slot) is not int or not 0 <= slot < SLOTS:
+        raise BadLayoutError(f"a slot must be a whole number below {SLOTS}, got {slot!r:.100}")
+
+
 def _interval_to_split(environment: Environment, head: Head, computation: str, slot: int) -> int:
     _check_reshardable(environment.at(head), computation)
     los = head.intervals[computation]
-    if not 0 < slot < SLOTS or slot in los:
+    if slot in los:
         raise BadLayoutError(f"{computation} cannot be split at {slot}: an interval begins there")
     if len(los) >= MAX_INTERVALS:
         raise BadLayoutError(f"{computation} must have at most {MAX_INTERVALS} intervals")
@@ -179,6 +185,7 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
             the intervals of the computation are fixed (`fixed_reason`).
         ChangedError: every attempt lost its race; nothing was changed.
     """
+    _check_slot(slot)
     lo, names = 0, environment.names
 
     def prepare(failure: Exception | None) -> Steps[Commit | None]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
 
+from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, Record
 from rollforward.streams.inspection import status
-from rollforward.streams.inspection.dead_letters import dead_letters
+from rollforward.streams.inspection.dead_letters import DeadLetter, dead_letters
 from rollforward.streams.inspection.queryable_state import state, states, states_of
+from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.scaling.load_meter import STALE_MS
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
@@ -58,6 +60,20 @@ def test_a_state_is_read_although_its_slab_is_cut_meanwhile(
     cut(desk, monkeypatch)
 
     assert desk.finish(steps, slab) == {"text": "large" * 40 if key == KEYS[0] else "small"}
+
+
+def test_what_is_no_key_and_no_id_is_refused_as_that() -> None:
+    """A number has no state: records under it are those of no key."""
+    pipeline, clients = Pipeline("kept", Kept), cast(Clients, None)
+    letter = DeadLetter("kept:1", "kept", "k", "bad", 0)
+    for ask in (
+        lambda: pipeline.state(clients, "kept", cast(str, 5)),
+        lambda: pipeline.states_of(clients, "kept", ["5", cast(str, 5)]),
+        lambda: pipeline.replay(clients, cast(str, letter)),
+        lambda: pipeline.discard(clients, cast(str, letter)),
+    ):
+        with pytest.raises(BadRecordError, match=r"must be a text, got (5|DeadLetter)"):
+            ask()
 
 
 def test_all_states_are_read_although_a_slab_is_cut_meanwhile(

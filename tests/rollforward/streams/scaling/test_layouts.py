@@ -408,3 +408,11 @@ def test_an_interval_is_split_before_its_row_has_no_room_for_its_slabs(
     assert len(los) > 3
     with pytest.raises(BadLayoutError, match="more slabs than a row has room for"):
         desk.do(merge(environment, "counted", los[1]))
+
+
+@pytest.mark.parametrize("slot", [5.5, float(MIDDLE), "5", None, True, -1, SLOTS])
+@pytest.mark.parametrize("change", [split, merge])
+def test_what_is_no_slot_is_refused_as_that(change: Any, slot: Any) -> None:
+    desk = Desk(WEBLOG)
+    with pytest.raises(BadLayoutError, match="a slot must be a whole number below 65536, got"):
+        desk.do(change(desk.environment, "hits", slot))
