@@ -203,9 +203,10 @@ class Declaration:
             raise TypeError(f"a pipeline's name must consist of a-z, 0-9 and -, got {self.name!r}")
         if not active or len(self.computations) < len(active):
             raise TypeError(f"{self.name}: must have computations with different names")
-        if not 1 <= self.intervals <= MAX_INTERVALS:
+        if type(self.intervals) is not int or not 1 <= self.intervals <= MAX_INTERVALS:
             raise TypeError(
-                f"{self.name}: `intervals` must be 1 to {MAX_INTERVALS}, got {self.intervals}"
+                f"{self.name}: `intervals` must be a whole number, 1 to {MAX_INTERVALS}, "
+                f"got {self.intervals!r}"
             )
         if len(self.versions) < len(active) + len(inactive):
             raise TypeError(f"{self.name}: computations of one name must have different versions")
@@ -272,5 +273,12 @@ def _codecs_of(
 
 
 def as_computation(computation: Computation | type[Computation]) -> Computation:
-    """Return a computation; a class is instantiated."""
-    return computation() if isinstance(computation, type) else computation
+    """Return a computation; a class is instantiated.
+
+    Raises:
+        TypeError: this is none, such as the pair that `fan_out` returns.
+    """
+    code = computation() if isinstance(computation, type) else computation
+    if not isinstance(code, Computation):
+        raise TypeError(f"each argument must be one computation, got {code!r:.200}")
+    return code

@@ -152,8 +152,8 @@ class Computation:
         name = self.name
         if not self._NAMES.fullmatch(name):
             raise TypeError(f"a computation's name must consist of a-z, 0-9 and -, got {name!r}")
-        if not self.inputs:
-            raise TypeError(f"{name}: `inputs` must name at least one stream")
+        if not self.inputs or not isinstance(self.inputs, Mapping):
+            raise TypeError(f"{name}: `inputs` must map at least one stream to its key function")
         for stream, key_of in self.inputs.items():
             if not self._NAMES.fullmatch(stream) or not callable(key_of):
                 raise TypeError(

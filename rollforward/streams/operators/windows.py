@@ -205,8 +205,10 @@ class Windowed(Computation):
                 wait with their windows of that time. Late panes always have the time of the end.
 
         Raises:
-            TypeError: a span of time, `combine` or `stamp` is invalid.
+            TypeError: `windows`, a span of time, `combine` or `stamp` is invalid.
         """
+        if isinstance(windows, type) or not hasattr(windows, "assign"):
+            raise TypeError(f"{name}: `windows` must be as Tumbling(size), got {windows!r:.200}")
         self.name = name
         self.windows = windows
         self.inputs = dict(inputs)
