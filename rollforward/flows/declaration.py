@@ -121,8 +121,9 @@ class Flow(Generic[P]):
             BadLaneError: its deliveries cannot go through the lane that the declaration names.
         """
         clients, (flow_id, *flow_args) = with_clients(args)
+        body = self._body(clients, flow_args, options)
         lane = self.lane(*flow_args, **options) if self.lane is not None else None
-        return self._start(clients, flow_id, flow_args, options, lane)
+        return self._start(clients, flow_id, body, lane)
 
     @overload
     def start_in(
@@ -144,27 +145,24 @@ class Flow(Generic[P]):
         Returns, raises: as `start`.
         """
         clients, (lane, flow_id, *flow_args) = with_clients(args)
-        return self._start(clients, flow_id, flow_args, options, lane)
+        return self._start(clients, flow_id, self._body(clients, flow_args, options), lane)
 
-    def _start(
-        self,
-        clients: Clients,
-        flow_id: str,
-        flow_args: Sequence[Any],
-        options: dict[str, Any],
-        lane: LaneKey | None,
-    ) -> bool:
-        self.task.check_registered(clients)
+    def _start(self, clients: Clients, flow_id: str, body: str, lane: LaneKey | None) -> bool:
         if lane is not None and not isinstance(lane, LaneKey):
             raise TypeError(
                 f'the lane of a flow {self.name} must be a key, as BY_USER("ada"), got {lane!r}'
             )
+        return changes.start(clients, self, flow_id, body, lane)
+
+    def _body(self, clients: Clients, flow_args: Sequence[Any], options: dict[str, Any]) -> str:
+        """Return the arguments of a flow as JSON, checked."""
+        self.task.check_registered(clients)
         body = self._codec.dump(self._bound(flow_args, options))
         if len(body) > MAX_BODY_BYTES:
             raise TooLargeError(
                 f"arguments of a flow must have at most {MAX_BODY_BYTES:,} bytes, got {len(body):,}"
             )
-        return changes.start(clients, self, flow_id, body.decode(), lane)
+        return body.decode()
 
     def signal(self, /, *args: Any, event_id: str = "") -> bool:
         """Send an event: `order.signal("A1", "courier", {"at": "the door"})`.

@@ -18,7 +18,7 @@ from rollforward.flows.wakes import FlowArgs
 from rollforward.lanes import Lane, Rate
 from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.lanes.runs import lookups
-from rollforward.tasks.errors import UnknownTaskError
+from rollforward.tasks.errors import BadArgumentsError, UnknownTaskError
 from tests.infra.world import Services, World
 from tests.rollforward.flows import probe as probes
 from tests.rollforward.flows.probe import CODE, DAY_S, ID, RUN_ID, SWEEP, probe, settle
@@ -372,3 +372,11 @@ def test_a_flow_starts_in_no_lane_that_cannot_take_it(
     with pytest.raises(UnknownFlowError):
         probe.state(ID)
     assert not world.live_tasks("default")
+
+
+@one_emulator
+def test_the_lane_of_a_declaration_is_asked_with_checked_arguments_alone(world: World) -> None:
+    """W18: its function raised first: a TypeError of its own, or a BadLaneError."""
+    for args in ((), ("ada", 2), (7,), (None,)):
+        with pytest.raises(BadArgumentsError):
+            owned.start(world.clients, "o", *args)  # type: ignore[arg-type]
