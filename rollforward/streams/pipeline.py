@@ -31,7 +31,12 @@ from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.codecs import encoded_of
-from rollforward.streams.model.errors import BackpressureError, BadRecordError, MissingCodeError
+from rollforward.streams.model.errors import (
+    BackpressureError,
+    BadRecordError,
+    MissingCodeError,
+    UnknownStreamError,
+)
 from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.records import (
     FOREVER,
@@ -55,7 +60,7 @@ from rollforward.streams.storage.schema import OUTBOX
 from rollforward.streams.stream_tasks import TICKS_QUEUE, check_known
 from rollforward.streams.topology import changes
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.errors import Retry
+from rollforward.tasks.errors import OtherVersionError, Retry
 from rollforward.tasks.waits import MIN_VERSION_WAIT_S
 
 log = logging.getLogger(__name__)
@@ -119,7 +124,8 @@ class Pipeline(Declaration):
         """Push a record if, and only if, the current transaction commits.
 
         It is accepted once, whenever and however often its task is delivered. A row of the outbox
-        is its receipt, which the commit of the record deletes.
+        is its receipt, which the commit of the record deletes. If no running computation reads the
+        stream, it waits for an hour for `attach`, and is a dead task then.
 
         Raises:
             NoTransactionError: this is not the body of `transact`.
@@ -387,6 +393,8 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
             engine.run(ingest(engine.environment, request))
         except BackpressureError as error:
             raise Retry(str(error)) from error
+        except UnknownStreamError as error:  # Its readers are on standby, or were detached.
+            raise OtherVersionError(f"{pipeline.name}: {error}") from error
         except RepeatedError:
             log.info("%s was accepted before", args.id)
 

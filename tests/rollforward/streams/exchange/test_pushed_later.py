@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from rollforward.datastore.transactions import transact
 from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
-from rollforward.streams import FOREVER, Pipeline, PushSource
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.pipeline import push_task
 from rollforward.streams.storage.remote_calls import (
@@ -28,6 +28,7 @@ from rollforward.streams.storage.remote_calls import (
     StoredRow,
 )
 from rollforward.streams.storage.schema import OUTBOX
+from rollforward.tasks.errors import OtherVersionError
 from rollforward.testing.injection import KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.partly_done import run_again
@@ -121,6 +122,34 @@ def test_a_transaction_pushes_each_value_that_a_push_takes(world: World) -> None
     world.settle()
     with world.context():
         assert WEBLOG.state(world.clients, "hits", "/") == {"windows": {"0": 1}}
+
+
+class Alarms(Computation):
+    inputs: ClassVar = {"alarms": lambda alarm: "all"}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("alarms").add()
+
+
+@one_emulator
+def test_what_a_transaction_pushes_to_a_computation_on_standby_waits_for_it(
+    services: Services,
+) -> None:
+    """G17, G15: it has not failed: the record is durable, and comes in when one is attached."""
+    pipeline = Pipeline("standing-by", Hits, standby=[Alarms], intervals=1)
+    world = stream_world(services, pipeline)
+    with world.context():
+        transact(lambda: pipeline.push_in_transaction(world.clients, "alarms", {}, 1_000))
+    [live] = world.live_tasks(push_task(pipeline).queue)
+    args = push_task(pipeline).read(world.engine.get_task(live.name, FULL).http_request.body)
+    with world.context(), pytest.raises(OtherVersionError, match="no computation reads alarms"):
+        push_task(pipeline).work(world.clients, args)
+
+    with world.context():
+        pipeline.attach(world.clients, "alarms")
+    world.settle()
+    with world.context():
+        assert pipeline.state(world.clients, "alarms", "all") == {"alarms": 1}
 
 
 class PushesLater:
