@@ -45,9 +45,23 @@ def caller_of(access: Access) -> Caller | None:
     """Return who asks, by the hook, which is called once for each request."""
     if "rollforward_caller" not in g:
         g.rollforward_caller = None  # A hook that raises is not asked again.
-        answer = access(request)
-        g.rollforward_caller = Caller(answer, "not named") if isinstance(answer, Role) else answer
+        g.rollforward_caller = _to_caller(access(request))
     return g.rollforward_caller  # type: ignore[no-any-return]
+
+
+def _to_caller(answer: object) -> Caller | None:
+    """Return the caller that a hook names; None also for False, as of `is_admin and Role.READ`.
+
+    Raises:
+        TypeError: the hook returns something else.
+    """
+    if isinstance(answer, Role):
+        return Caller(answer, "not named")
+    if isinstance(answer, Caller):
+        return answer
+    if answer:
+        raise TypeError(f"access must return a Role, a Caller or None, got {answer!r:.50}")
+    return None
 
 
 def local(request: Request) -> Caller | None:
@@ -62,7 +76,7 @@ def first_of(*hooks: Access) -> Access:
     """Return a hook that takes the first answer of several."""
 
     def access(request: Request) -> Role | Caller | None:
-        return next((answer for hook in hooks if (answer := hook(request)) is not None), None)
+        return next((answer for hook in hooks if (answer := hook(request))), None)
 
     return access
 

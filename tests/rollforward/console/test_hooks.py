@@ -17,7 +17,7 @@ from google.auth import jwt
 from google.auth.crypt import es256
 
 from rollforward import flask as endpoints
-from rollforward.console import Access, Console, first_of, iap, oidc
+from rollforward.console import Access, Console, Role, first_of, iap, oidc
 from rollforward.registry import Registry
 from tests.infra.world import Services, World
 from tests.rollforward.console.conftest import API
@@ -173,3 +173,26 @@ def test_a_hook_that_would_let_in_the_wrong_ones_is_refused(
     """Without an audience a token for any app would do; a text is a list of letters."""
     with pytest.raises(ValueError, match=r"audience|as a list"):
         declare()
+
+
+@pytest.mark.parametrize("answer", [False, 0, ""])
+def test_a_hook_that_says_no_in_other_words_lets_nobody_in(services: Services, answer: Any) -> None:
+    """`user.is_admin and Role.READ` is False for all others, who could read the whole API."""
+    _, app = app_with(services, lambda request: answer)
+    client = app.test_client(use_cookies=False)
+
+    assert (ask(app), ask(app, "POST")) == (404, 403)  # As any address without a token.
+    for page in ("", "static/console.css"):
+        assert client.get(f"/rollforward/{page}").status_code == 404
+    _, app = app_with(services, first_of(lambda request: answer, lambda request: Role.READ))
+    assert (ask(app), ask(app, "POST")) == (200, 403)
+
+
+def test_a_hook_whose_answer_is_no_role_lets_nobody_in_and_is_named(
+    services: Services, caplog: pytest.LogCaptureFixture
+) -> None:
+    """True is no role: it could read the whole API, and its pages were an error 500."""
+    _, app = app_with(services, lambda request: True)  # type: ignore[arg-type, return-value]
+
+    assert ask(app) == ask(app, "POST") == 500
+    assert "access must return a Role, a Caller or None, got True" in caplog.text
