@@ -176,7 +176,8 @@ def _roles(
         person, _, domain = address.rpartition("@")
         if not person or not domain:
             return None
-        names = {address, f"@{domain}"}
+        # Other providers may let anybody claim an address; IAP puts their names in front.
+        names = {address} if ":" in person else {address, f"@{domain}"}
         if names & operating:
             return Caller(Role.OPERATE, address)
         return Caller(Role.READ, address) if names & reading else None

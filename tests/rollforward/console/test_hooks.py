@@ -112,6 +112,22 @@ def test_the_proxy_s_assertion_gives_the_role_of_its_address(
     assert asked(email="@example.com") == 404
 
 
+def test_an_address_that_another_provider_vouches_for_is_of_no_domain(
+    services: Services, key: ec.EllipticCurvePrivateKey, keys_url: str
+) -> None:
+    """With external identities of IAP, whoever signs up may claim an address of any domain."""
+    known = "securetoken.google.com/shop:ann@example.com"
+    people = {"readers": ["@example.com"], "operators": [known]}
+    _, app = app_with(services, iap(audience=AUDIENCE, certs_url=keys_url, **people))
+
+    def asked(email: str) -> int:
+        return ask(app, X_Goog_IAP_JWT_Assertion=assertion(key, email=email))
+
+    assert asked("securetoken.google.com/shop:eve@example.com") == 404
+    assert asked("securetoken.google.com/shop/tenant:eve@example.com") == 404
+    assert (asked(known), asked("accounts.google.com:eve@example.com")) == (200, 200)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
