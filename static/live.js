@@ -106,6 +106,8 @@
     });
   };
 
+  const notices = () => live.querySelector("[data-part=notices]");
+
   // What an action said stays until the next one.
   const isOver = (fresh, isAction) =>
     fresh.dataset.part === "notices" && !fresh.children.length && !isAction;
@@ -124,7 +126,9 @@
     }
     window.stage?.start(live);
     showWaited();
-    if (changed && live.dataset.say) announcer.textContent = live.dataset.say;
+    const message = isAction ? notices()?.textContent.trim() : "";
+    const text = message || (changed && live.dataset.say);
+    if (text) announcer.textContent = text;
     return changed;
   };
 

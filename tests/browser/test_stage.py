@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.demos.test_sums import open_sum
-from tests.browser.forms import TIMEOUT_MS, broken_in_view, press, wait_until
+from tests.browser.forms import (
+    TIMEOUT_MS,
+    broken_in_view,
+    one_window,
+    press,
+    wait_until,
+)
 from tests.browser.looks import WINDOWS, bottom
 from tests.infra.runs import sampling
 from tests.infra.stack import Stack
@@ -86,3 +92,17 @@ def test_at_rest_a_page_is_told_and_does_not_ask(browser: Browser, stack: Stack)
     )
     assert any(url.endswith("/live") for url in asked)
     context.close()
+
+
+@one_window
+def test_what_an_action_says_is_announced(page: Page, stack: Stack) -> None:
+    """By the region that stands there: one that comes with its text may be passed over."""
+    open_sum(page, stack, "announced")
+    page.get_by_label("Amount may be negative").fill("7")
+
+    with page.expect_response(lambda response: response.url.endswith("/live")):
+        press(page, page.get_by_role("button", name="Add it"))
+
+    said = page.locator("[data-part=notices]").inner_text()
+    assert "7 is accepted" in said
+    expect(page.locator("[data-live-announcer]")).to_have_text(said)
