@@ -324,6 +324,14 @@
       await refresh(true);
       next();
     },
+    // Shows a message as that of an action.
+    say: (text) => {
+      const message = document.createElement("p");
+      message.className = "notice";
+      message.textContent = text;
+      notices()?.append(message);
+      announcer.textContent = text;
+    },
     waited: (ms) => {
       const place = live.querySelector("[data-waited]");
       if (!place) return;

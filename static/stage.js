@@ -9,6 +9,7 @@
   const randomId = () => [...crypto.getRandomValues(new Uint8Array(16))]
     .map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
+  const NO_RESPONSE = "There was no response. Press again: what has been done is not done twice.";
   const underWay = new Set();
   const send = async (form, button) => {
     const fields = new FormData(form, button);
@@ -27,9 +28,11 @@
         form.requestSubmit(button);
         return;
       }
-      for (const id of form.querySelectorAll("input[name=id]")) id.value = randomId();
-      if (form.hasAttribute("data-clears")) form.reset();
+      // Without a response the next press is the same request once more, which is done once.
+      const ids = form.querySelectorAll("input[name=id]");
+      if (response) for (const id of ids) id.value = randomId();
       await window.live?.refresh();
+      if (!response && ids.length) window.live?.say(NO_RESPONSE);
       if (form.hasAttribute("data-timed")) window.live?.waited(performance.now() - began);
     } finally {
       underWay.delete(form);

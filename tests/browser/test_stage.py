@@ -95,6 +95,27 @@ def test_at_rest_a_page_is_told_and_does_not_ask(browser: Browser, stack: Stack)
 
 
 @one_window
+def test_a_press_without_a_response_is_repeated_as_the_same_request(
+    page: Page, stack: Stack
+) -> None:
+    """The page says that nothing came; what was done already would not be done twice."""
+    open_sum(page, stack, "unanswered")
+    sent: list[str | None] = []
+    page.on("request", lambda r: sent.append(r.post_data) if r.method == "POST" else None)
+    page.route("**/additions", lambda route: route.abort("connectionreset"), times=1)
+    page.get_by_label("Amount may be negative").fill("7")
+    add = page.get_by_role("button", name="Add it")
+
+    add.click()
+    expect(page.locator("[data-part=notices]")).to_contain_text("There was no response.")
+    press(page, add)
+
+    expect(page.locator("[data-part=notices]")).to_contain_text("7 is accepted")
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+
+@one_window
 def test_what_an_action_says_is_announced(page: Page, stack: Stack) -> None:
     """By the region that stands there: one that comes with its text may be passed over."""
     open_sum(page, stack, "announced")
