@@ -156,9 +156,11 @@
     return `${address}${address.includes("?") ? "&" : "?"}has=${encodeURIComponent(held)}`;
   };
 
-  // Lists that are too long to ask for twice a second, once all has come to rest.
+  // Lists that are too long to ask for twice a second, once all has come to rest. The answer to a
+  // form has the form's address, which may be none to ask for: the link that stands in has the page's.
   const refreshLists = async () => {
-    const fresh = await page(location.pathname + location.search);
+    const { pathname } = new URL(document.querySelector("[data-live-refresh]").href);
+    const fresh = await page(pathname + location.search);
     for (const list of document.querySelectorAll("[data-when-still]")) {
       const twin = fresh.getElementById(list.id);
       if (twin && !list.contains(document.activeElement)) list.replaceWith(twin);

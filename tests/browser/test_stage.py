@@ -11,6 +11,7 @@ from tests.browser.demos.test_sums import open_sum
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
+    expect_still,
     one_window,
     press,
     wait_until,
@@ -127,3 +128,22 @@ def test_what_an_action_says_is_announced(page: Page, stack: Stack) -> None:
     said = page.locator("[data-part=notices]").inner_text()
     assert "7 is accepted" in said
     expect(page.locator("[data-live-announcer]")).to_have_text(said)
+
+
+@one_window
+def test_the_answer_to_a_wrong_form_stays_connected(page: Page, stack: Stack) -> None:
+    """Its address takes forms alone: what is asked for is the page's."""
+    open_sum(page, stack, "wrong-first")
+    page.get_by_label("Amount may be negative").fill("seven")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Add it").click()
+    assert page.url.endswith("/additions")
+    refused: list[str] = []
+    page.on("response", lambda r: refused.append(r.url) if r.status >= 400 else None)
+
+    page.get_by_label("Amount may be negative").fill("7")
+    with page.expect_response(lambda response: response.url.endswith("/sums/wrong-first")):
+        press(page, page.get_by_role("button", name="Add it"))
+        expect_still(page)
+
+    assert refused == []
