@@ -13,6 +13,8 @@
   // After so many without a change it stops, until the page is looked at again; while the part
   // says that it moves, it goes on and asks less and less often.
   const STILL_POLLS = 20;
+  const NOT_CONNECTED = "Not connected, retrying in 3 s. This is the last state known.";
+  const DELETED = "This was deleted. The page shows its last state.";
 
   const live = document.querySelector("[data-live]");
   const toggle = document.querySelector("[data-live-toggle]");
@@ -25,6 +27,7 @@
   const isIdle = () => still >= STILL_POLLS && !isMoving();
   let paused = false;
   let lost = false;
+  let gone = false; // What the page shows was deleted: it is not asked for again.
   let asks = 0;
   let acted = 0; // The ask that shows what a form did: an answer to an earlier one is too old.
   let pressed = false; // A button that is held down must not be swapped away.
@@ -42,16 +45,16 @@
   let paceMs = 0; // How soon the server wants to be asked again.
 
   const show = () => {
-    const word = paused ? "Paused" : lost ? "Reconnecting" : isIdle() ? "Idle" : "Live";
+    const word = paused ? "Paused" : gone ? "Deleted" : lost ? "Reconnecting" : isIdle() ? "Idle" : "Live";
     status.textContent = word;
     status.dataset.word = word;
     toggle.textContent = paused ? "Resume" : "Pause";
-    live.classList.toggle("is-stale", lost && !paused);
+    live.classList.toggle("is-stale", (lost || gone) && !paused);
     document.documentElement.toggleAttribute("data-paused", paused);
-    const text = lost && !paused ? "Not connected, retrying in 3 s. This is the last state known." : "";
+    const text = paused ? "" : gone ? DELETED : lost ? NOT_CONNECTED : "";
     if (problem.textContent !== text) {
       problem.textContent = text;
-      if (text) announcer.textContent = "Not connected.";
+      if (text) announcer.textContent = text.split(/[.,]/)[0];
     }
     problem.hidden = !text;
   };
@@ -139,6 +142,7 @@
     try {
       const headers = known ? { "If-None-Match": known } : {};
       const response = await fetch(url, { signal: asking.signal, headers, cache: "no-store" });
+      gone = response.status === 404 || response.status === 410;
       if (response.status === 304) return null;
       if (!response.ok) throw new Error(String(response.status));
       const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -203,7 +207,7 @@
         if ((wasMoving || isAction) && !isMoving()) await refreshLists();
       }
     } catch {
-      lost = true;
+      lost = !gone;
     }
     return performance.now() - asked;
   };
@@ -227,7 +231,7 @@
     clearTimeout(timer);
     timer = 0;
     show();
-    if (paused || document.hidden || isIdle()) {
+    if (paused || gone || document.hidden || isIdle()) {
       told.hush();
       return;
     }
@@ -248,6 +252,7 @@
   });
   document.addEventListener("visibilitychange", () => {
     still = 0;
+    gone = false;
     told.tryAgain();
     next();
   });

@@ -147,3 +147,20 @@ def test_the_answer_to_a_wrong_form_stays_connected(page: Page, stack: Stack) ->
         expect_still(page)
 
     assert refused == []
+
+
+@one_window
+def test_a_page_of_what_was_deleted_says_so_and_asks_no_more(page: Page, stack: Stack) -> None:
+    """It is not said to be without a connection, and asked for every three seconds for ever."""
+    open_sum(page, stack, "deleted")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.route("**/live", lambda route: route.fulfill(status=404))
+
+    page.reload()
+    expect(page.locator("[data-live-problem]")).to_have_text(re.compile("This was deleted"))
+    expect(page.locator("[data-live-status]")).to_have_text("Deleted")
+    asked.clear()
+    page.wait_for_timeout(REST_MS)
+
+    assert asked == []
