@@ -21,7 +21,7 @@ from rollforward.flask import costs, errors, live, recovery, spans
 from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.context import Wiring
 from rollforward.flask.endpoints import cron, delivery_log, health, metrics, runs, tasks
-from rollforward.flask.guards import csrf, fields, security
+from rollforward.flask.guards import csrf, fields, own_hooks, security
 from rollforward.flask.opening import KEY, Opening, in_context
 from rollforward.flask.own_routes import check_routes
 from rollforward.flask.settings import Settings
@@ -231,6 +231,7 @@ def configure(
     elif app.config["SECRET_KEY"] is None:
         app.config["SECRET_KEY"] = settings.secret_keys[0]
     wiring = app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
+    own_hooks.register(app)
     if settings.reports_folder:
         costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
     spans.register(app)

@@ -1,4 +1,4 @@
-"""Hooks of an app around deliveries of tasks."""
+"""Hooks of an app around deliveries and sweeps: they may look, and are named if they answer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask, request
+from flask import Flask, abort, redirect, request
 
 from rollforward import flask as endpoints
+from rollforward.flask.guards import own_hooks
 from rollforward.registry import Registry
 from rollforward.tasks import Task
 from tests.handlers.conftest import Queue
@@ -42,3 +43,51 @@ def test_a_hook_that_reads_the_body_leaves_it_to_the_task(
 
     assert answer.status_code == 204
     assert work.done == [Act("x")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "level"),
+    [
+        (lambda: redirect("/login"), 422, "ERROR"),
+        (lambda: "Log in, please.", 422, "ERROR"),
+        (lambda: abort(401), 401, "WARNING"),
+    ],
+)
+def test_a_hook_that_answers_for_an_endpoint_ends_no_task_and_is_named(
+    world: World,
+    work: Work,
+    caplog: pytest.LogCaptureFixture,
+    answer: Hook,
+    status: int,
+    level: str,
+) -> None:
+    """H1: the queue takes 200 for the end of a task; of a login nobody would have learned."""
+    app = app_with_hook(world, work, answer)
+
+    answers = [
+        Queue(world, app).deliver(PATH),
+        app.test_client().get("/cron/sweep", headers=world.cron_headers()),
+    ]
+
+    assert [refused.status_code for refused in answers] == [status, status]
+    assert work.done == []
+    named = [record for record in caplog.records if record.name == own_hooks.__name__]
+    assert [record.levelname for record in named] == [level, level]
+    assert f"POST '{PATH}' was answered" in named[0].getMessage()
+
+
+def test_a_hook_that_lets_the_library_pass_is_not_named(
+    world: World, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As docs/howto/install.md has it; nor is a stranger's delivery, which our endpoint refuses."""
+
+    def login() -> Any:
+        is_ours = (request.blueprint or "").startswith("rollforward_")
+        return None if is_ours else redirect("/login")
+
+    app = app_with_hook(world, work, login)
+
+    assert Queue(world, app).deliver(PATH, {"word": "x"}).status_code == 204
+    assert app.test_client().post(PATH).status_code == 403
+    assert app.test_client().get("/").status_code == 302
+    assert [record for record in caplog.records if record.name == own_hooks.__name__] == []
