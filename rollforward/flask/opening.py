@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from flask import Flask
 
@@ -21,6 +22,8 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients
 
 KEY = "rollforward"
+# The apps of this process: the hooks of a server find there one that WSGI middleware hides.
+DECLARED: WeakSet[Flask] = WeakSet()
 # What ndb says, and what an app does that has opened its own contexts before.
 TWO_CONTEXTS = "Context is already created for this thread."
 ONE_CONTEXT = (
@@ -57,6 +60,7 @@ class Opening:
         self._wsgi_app = app.wsgi_app
         app.wsgi_app = self._open_and_respond  # type: ignore[method-assign]
         app.extensions[KEY] = self
+        DECLARED.add(app)
 
     def open(self) -> Wiring:
         """Open the app, unless that has happened, and return its wiring.

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from typing import Any
 
+from rollforward.gunicorn.worker import extensions_of
+
 worker_class = "rollforward.gunicorn.worker.PatientWorker"
 
 # By default SCRIPT_NAME and PATH_INFO. No front end of ours sends them, so a caller would.
@@ -70,8 +72,7 @@ def _forget_import() -> None:
 
 def worker_exit(server: Any, worker: Any) -> None:
     """Let a worker store what it keeps in memory, before Python begins to shut down."""
-    app = getattr(worker, "wsgi", None)
-    wiring = getattr(app, "extensions", {}).get("wiring")  # Locally, any app may be served.
+    wiring = extensions_of(getattr(worker, "wsgi", None)).get("wiring")
     if wiring is not None:
         wiring.clients.process_state.shutdown()
 
@@ -91,7 +92,7 @@ def post_worker_init(worker: Any) -> None:
 
 def open_app(worker: Any) -> None:
     """Open an app that `rf.serve` has declared; a failure ends the worker, and is logged."""
-    opening = getattr(getattr(worker, "wsgi", None), "extensions", {}).get("rollforward")
+    opening = extensions_of(worker.wsgi).get("rollforward")
     if opening is not None:  # Any app may be served, and main.py opens its own.
         opening.open()
 

@@ -32,8 +32,10 @@ import os
 import re
 import socket
 import struct
+import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any
@@ -62,6 +64,18 @@ FULL = (
 YIELDS_FOR_S = 0.001
 HEARD_WITHIN_S = 3.0
 _LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]{1,18})[ \t]*\r?$", re.MULTILINE)
+
+
+def extensions_of(wsgi: Any) -> Mapping[str, Any]:
+    """Return the extensions of a Flask app, also of one that WSGI middleware goes around.
+
+    Any app may be served; one that is neither has none.
+    """
+    opening = sys.modules.get("rollforward.flask.opening")
+    if hasattr(wsgi, "extensions") or opening is None or len(opening.DECLARED) != 1:
+        return getattr(wsgi, "extensions", {})
+    [app] = opening.DECLARED
+    return app.extensions  # type: ignore[no-any-return]
 
 
 class TooSlowError(NoMoreData):  # type: ignore[misc]
@@ -244,7 +258,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)
-        live = getattr(self.wsgi, "extensions", {}).get("live")
+        live = extensions_of(self.wsgi).get("live")
         if live is not None:
             live.streams.close()
 

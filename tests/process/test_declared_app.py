@@ -47,6 +47,17 @@ def test_a_worker_opens_it_when_it_starts(tmp_path: Path) -> None:
     assert opened.read_text() == "opened "
 
 
+def test_a_worker_opens_an_app_that_middleware_goes_around(tmp_path: Path) -> None:
+    """Its hooks did not find the app, so the first visitor opened it, or met what is missing."""
+    opened = tmp_path / "opened"
+    wrapped = "\nfrom werkzeug.middleware.proxy_fix import ProxyFix\nserve = ProxyFix(serve)\n"
+    (tmp_path / "hello.py").write_text(HELLO + wrapped)
+    with gunicorn(tmp_path, "hello:serve", OPENED=str(opened), **LOCAL_ENVIRONMENT):
+        until(opened.exists, 60)
+
+    assert opened.read_text() == "opened "
+
+
 def test_a_worker_without_settings_ends_with_what_is_missing(tmp_path: Path) -> None:
     """The deployment fails at once, and not at its first visitor."""
     (tmp_path / "hello.py").write_text(HELLO)
