@@ -181,7 +181,7 @@ def mount(
     Raises:
         TypeError: a route of the app takes the deliveries of a task, or routes need hosts.
     """
-    check_routes(app, registry.tasks)
+    check_routes(app, registry.tasks, settings.target)
     configure(
         *(app, settings, clients, registry),
         error_page=error_page,

@@ -9,13 +9,20 @@ from flask import Flask
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import Map, MapAdapter, RequestRedirect, Rule
 
+from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
+
 TASKS = "/tasks/"
 
 
-def check_routes(app: Flask, paths: Iterable[str]) -> None:
+def check_routes(
+    app: Flask, paths: Iterable[str], target: AppEngineTarget | UrlTarget | None = None
+) -> None:
     """Refuse an app in which a task of these paths would not reach the library's endpoint.
 
     The answer of another route would end the task, and the work would be lost in silence.
+
+    Args:
+        target: The address of tasks.
 
     Raises:
         TypeError: a route of the app takes a task, or routes need a host.
@@ -25,6 +32,13 @@ def check_routes(app: Flask, paths: Iterable[str]) -> None:
         raise TypeError(
             f"{name} has host_matching, by which no request reaches a route without a host, as "
             "those of the library are: serve them by an app without it"
+        )
+    server, host = app.config["SERVER_NAME"], _host_of(target)
+    if app.subdomain_matching and server and host != server:
+        raise TypeError(
+            f"{name} has subdomain_matching, by which nothing reaches its routes but requests to "
+            f"the SERVER_NAME {server}, and tasks and sweeps go to {host}: make it the host of "
+            "TASKS_URL, or serve them by an app without it"
         )
     rules = [rule.empty() for rule in app.url_map.iter_rules() if rule.rule.startswith(TASKS)]
     if not rules:
@@ -41,6 +55,10 @@ def check_routes(app: Flask, paths: Iterable[str]) -> None:
                 f"{path} would not arrive: {name} has a route of its own there, {taker}. Give one "
                 "of them another path, the task by @rf.task(path=...)"
             )
+
+
+def _host_of(target: AppEngineTarget | UrlTarget | None) -> str:
+    return urlsplit(target.base_url).netloc if isinstance(target, UrlTarget) else "App Engine's"
 
 
 def _taker(urls: MapAdapter, path: str, endpoint: Rule) -> str:

@@ -9,6 +9,7 @@ from flask import Flask, request
 from flask_wtf import CSRFProtect
 
 import rollforward as rf
+from rollforward.flask import app as apps
 from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.guards import fields
 from rollforward.runtime.process.current import current_clients
@@ -226,3 +227,21 @@ def test_an_app_whose_routes_need_hosts_is_refused() -> None:
 
     with pytest.raises(TypeError, match="hosts has host_matching"):
         app.test_client().get("/", base_url="http://shop.test")
+
+
+def test_an_app_whose_subdomains_leave_tasks_out_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tasks, sweeps and probes go to another host: each would be answered 404."""
+
+    def opened(server_name: str | None) -> int:
+        app = Flask("tenants", subdomain_matching=True)
+        app.config["SERVER_NAME"] = server_name
+        rf.serve(app, ship).extensions["rollforward"].open()
+        host = LOCAL_ENVIRONMENT["TASKS_URL"]
+        return app.test_client().post("/tasks/ship", base_url=host).status_code
+
+    monkeypatch.setattr(apps, "start", lambda *args: None)
+    with pytest.raises(TypeError, match=r"tenants has subdomain_matching.* go to 127\.0\.0\.1:1:"):
+        opened("shop.test")
+    assert [opened("127.0.0.1:1"), opened(None)] == [403, 403]
