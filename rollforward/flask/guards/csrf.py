@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Flask, abort, current_app
+from flask import Flask, abort, current_app, request
 
 from rollforward.flask.context import (
     API_BLUEPRINTS,
@@ -19,11 +19,13 @@ from rollforward.flask.context import (
 
 # Where Flask-WTF keeps the CSRFProtect of an app.
 EXTENSION = "csrf"
+# Of the console's forms; an app may have another name for the field of its own.
+FIELD = "csrf_token"
 # As Flask-WTF has them, where the app has not set its own.
 DEFAULTS: dict[str, Any] = {
     "WTF_CSRF_ENABLED": True,
     "WTF_CSRF_METHODS": {"POST", "PUT", "PATCH", "DELETE"},
-    "WTF_CSRF_FIELD_NAME": "csrf_token",
+    "WTF_CSRF_FIELD_NAME": FIELD,
     "WTF_CSRF_HEADERS": ["X-CSRFToken", "X-CSRF-Token"],
     "WTF_CSRF_TIME_LIMIT": 24 * 3600,
     "WTF_CSRF_SSL_STRICT": True,
@@ -61,7 +63,10 @@ def protect() -> None:
         return
     from flask_wtf.csrf import CSRFError, CSRFProtect
 
+    check = CSRFProtect()
+    if is_library_endpoint() and (sent := request.form.get(FIELD)):
+        check._get_csrf_token = lambda: sent
     try:
-        CSRFProtect().protect()
+        check.protect()
     except CSRFError as error:
         abort(403, f"{error.description} Go back, reload the page and try again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -245,3 +246,21 @@ def test_an_app_whose_subdomains_leave_tasks_out_is_refused(
     with pytest.raises(TypeError, match=r"tenants has subdomain_matching.* go to 127\.0\.0\.1:1:"):
         opened("shop.test")
     assert [opened("127.0.0.1:1"), opened(None)] == [403, 403]
+
+
+@pytest.mark.parametrize("guards_pages", [True, False])
+def test_the_console_s_forms_work_whatever_the_app_calls_its_token(guards_pages: bool) -> None:
+    """S19: with another WTF_CSRF_FIELD_NAME each button of the console was refused with 403."""
+    app = old_app()
+    app.config["WTF_CSRF_FIELD_NAME"] = "_csrf"
+    operator = rf.serve(app, ship, guards_pages=guards_pages).test_client()
+    page = operator.get("/rollforward/enqueue/task?path=/tasks/ship").text
+    token = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert token is not None
+
+    def press(**fields: str) -> str:
+        return operator.post("/rollforward/dead/selected", data=fields).text
+
+    assert "Select at least one dead task." in press(csrf_token=token[1])
+    assert "CSRF" in press(csrf_token="x")
+    assert "CSRF" in press()
