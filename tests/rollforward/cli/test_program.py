@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from rollforward.cli import main, parser
+from rollforward.cli.command import local_module
+from rollforward.cli.errors import CliError
 from rollforward.cli.program import COMMANDS
 from rollforward.local import doctor
 from rollforward.local.doctor import Finding
@@ -101,6 +103,21 @@ def test_a_target_that_is_not_there_ends_with_2(
 
 
 DAMAGED = "cannot be used: file is not a database"
+
+
+@pytest.mark.parametrize(("name", "error"), [("rollforward.gone", ImportError), (None, CliError)])
+def test_a_module_of_the_library_that_is_not_there_is_no_missing_extra(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, error: type[Exception]
+) -> None:
+    """An install that is broken is not mended by an extra."""
+
+    def import_module(_: str) -> None:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr("importlib.import_module", import_module)
+
+    with pytest.raises(error):
+        local_module("settings")
 
 
 @pytest.mark.parametrize(

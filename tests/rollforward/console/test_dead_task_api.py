@@ -7,7 +7,11 @@ from collections import Counter
 
 import pytest
 
+from rollforward.operations import UnknownDeadTaskError
 from rollforward.operations.entities import AuditEntry
+from rollforward.operations.replays import get_dead_task
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import MAX_NAME_BYTES
 from tests.rollforward.console.conftest import API, Desk
 
 
@@ -117,6 +121,18 @@ def test_a_task_that_the_app_does_not_know_is_not_replayed(desk: Desk) -> None:
     assert [(issue["item"], issue["outcome"]) for issue in issues] == [(unknown, "failed")]
     [left] = desk.ask(f"{API}/dead-tasks").json["dead_tasks"]
     assert left["id"] == unknown
+
+
+def test_an_id_that_no_dead_task_can_have_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datastore takes no name that is empty, or too long: an error 500, in place of 404."""
+    asked: list[str] = []
+    monkeypatch.setattr(DeadTask, "get_by_id", lambda dead_id: asked.append(dead_id))
+
+    for dead_id in ("", "é" * (MAX_NAME_BYTES // 2) + "x", "\ud800", "x" * MAX_NAME_BYTES):
+        with pytest.raises(UnknownDeadTaskError):
+            get_dead_task(dead_id)
+
+    assert asked == ["x" * MAX_NAME_BYTES]
 
 
 def test_a_bulk_change_with_one_key_is_one_run(desk: Desk) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.operations import waiting as operations
 from rollforward.operations.queue_control import QueueRefusedError, control_queue
-from rollforward.operations.waiting import list_waiting, queue_states
+from rollforward.operations.waiting import (
+    forget_queue_states,
+    list_waiting,
+    queue_states,
+    recent_queue_states,
+)
 from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.runtime.messages import Message
+from rollforward.runtime.process.process_state import ProcessState
 from rollforward.tasks import Task
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
 from tests.infra.world import Services
@@ -215,3 +224,33 @@ def test_the_overview_names_a_queue_that_does_not_exist(services: Services) -> N
     desk = desk_with(services, Task("/tasks/lost", "nosuch", Act, print))
 
     assert "The queue nosuch does not exist" in Browser(desk).read("/")
+
+
+def test_all_open_pages_share_one_list_of_queues_for_five_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cloud Tasks lists queues 600 times a minute; a change is seen by the next page."""
+    clients: Any = SimpleNamespace(process_state=ProcessState())
+    now_s, asked = 100.0, Counter[str]()
+
+    def list_queues(_: Any) -> list[QueueState]:
+        asked["queues"] += 1
+        return []
+
+    def pages() -> int:
+        for _ in range(3):
+            assert recent_queue_states(clients) == []
+        return asked["queues"]
+
+    monkeypatch.setattr(operations, "queue_states", list_queues)
+    monkeypatch.setattr(operations, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    counts = [pages()]
+    now_s += operations.STATES_KEPT_S - 0.1
+    counts.append(pages())
+    now_s += 0.1
+    counts.append(pages())
+    forget_queue_states(clients)
+    counts.append(pages())
+
+    assert counts == [1, 1, 2, 3]

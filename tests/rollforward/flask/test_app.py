@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import logging
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rollforward import flask as endpoints
 from rollforward.flask import app as apps
 from rollforward.flask.settings import CLOUD_RUN
 from rollforward.registry import Registry
+from rollforward.runtime.process.processes import LockedFiles, NoProcesses
 from rollforward.tasks import Task
 from rollforward.tasks.errors import UnknownQueueError
 from tests.infra.stack import until
@@ -130,6 +132,7 @@ def test_an_error_of_an_own_app_keeps_its_headers(world: World) -> None:
     app.add_url_rule("/private", "private", lambda: abort(401, www_authenticate=basic))
     app.add_url_rule("/closed", "closed", lambda: abort(503, retry_after=until_utc))
     app.add_url_rule("/busy", "busy", lambda: abort(429, retry_after=7))
+    app.add_url_rule("/send", "send", lambda: "", methods=["POST"])
     endpoints.mount(app, world.settings, world.clients, Registry())
     visitor = app.test_client()
 
@@ -141,7 +144,20 @@ def test_an_error_of_an_own_app_keeps_its_headers(world: World) -> None:
     assert private["WWW-Authenticate"] == "Basic realm=shop"
     assert closed["Retry-After"] == "Wed, 01 May 2030 12:00:00 GMT"
     assert busy["Retry-After"] == "7"
+    read = visitor.get("/send", base_url="http://localhost")
+    assert {*read.headers["Allow"].split(", ")} == {"OPTIONS", "POST"}
     assert private["Content-Type"].startswith("text/plain")
+
+
+def test_clients_know_the_processes_of_the_instance(world: World, tmp_path: Path) -> None:
+    """By which a worker learns who has died; under a server without the folder there are none."""
+    alone = dataclasses.replace(world.settings, processes_folder=None)
+    together = dataclasses.replace(world.settings, processes_folder=str(tmp_path))
+
+    clients = [endpoints.open_clients(settings, {}) for settings in (alone, together)]
+
+    kinds = [type(opened.processes) for opened in clients]
+    assert kinds == [NoProcesses, LockedFiles]
 
 
 @pytest.mark.parametrize("is_local", [True, False])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from flask_wtf import CSRFProtect
 import rollforward as rf
 from rollforward.flask import app as apps
 from rollforward.flask.endpoints import delivery_log
-from rollforward.flask.guards import fields
+from rollforward.flask.guards import csrf, fields
 from rollforward.runtime.process.current import current_clients
 from rollforward.telemetry import logs
 from tests.infra.documents import LOCAL_ENVIRONMENT
@@ -264,3 +266,19 @@ def test_the_console_s_forms_work_whatever_the_app_calls_its_token(guards_pages:
     assert "Select at least one dead task." in press(csrf_token=token[1])
     assert "CSRF" in press(csrf_token="x")
     assert "CSRF" in press()
+
+
+@pytest.mark.parametrize(("hours", "status"), [(23, 200), (25, 403)])
+def test_the_token_of_a_form_is_good_for_a_day(
+    monkeypatch: pytest.MonkeyPatch, hours: int, status: int
+) -> None:
+    """S19: a page that stays open for hours can be sent; an old token is asked for anew."""
+    app = Flask("shop")
+    app.add_url_rule("/", "home", csrf.token, methods=["GET", "POST"])
+    visitor = rf.serve(app, ship).test_client()
+    earlier_s = time.time() - hours * 3600
+    with monkeypatch.context() as earlier:
+        earlier.setattr("itsdangerous.timed.time", SimpleNamespace(time=lambda: earlier_s))
+        token = visitor.get("/").text
+
+    assert visitor.post("/", data={"csrf_token": token}).status_code == status

@@ -12,8 +12,15 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.console.pages.runs import _to_values
 from rollforward.operations import run_sources
-from rollforward.operations.run_sources import AppRuns, Run, RunDetails, RunSource
+from rollforward.operations.run_sources import (
+    AppRuns,
+    Run,
+    RunDetails,
+    RunSource,
+    RunState,
+)
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.tasks.runs import RunIssue, RunQuery, readable
@@ -215,3 +222,27 @@ def test_a_pattern_that_does_not_exist_is_named_with_those_that_do(services: Ser
     assert answer.status_code == 404
     assert "no pattern views; it is one of" in answer.get_json()["detail"]
     assert "materialized-views" in answer.get_json()["detail"]
+
+
+@pytest.mark.parametrize("services", ["firestore"], indirect=True)
+def test_the_time_that_a_run_took_is_shown_where_it_is_known(services: Services) -> None:
+    """One that has failed waits for a person, so its time goes on; a cancelled one has no end."""
+    desk = desk_with(services)
+    now_utc = desk.world.clock.now()
+    began = now_utc - datetime.timedelta(minutes=5)
+    ended = began + datetime.timedelta(minutes=2)
+
+    def took(
+        state: RunState,
+        started: datetime.datetime | None = None,
+        ended: datetime.datetime | None = None,
+    ) -> float | None:
+        run = source_of("import").run("i1", state, started, ended)
+        with desk.app.app_context():
+            shown: float | None = _to_values(run)["elapsed_s"]
+        return shown
+
+    assert [took("running", began), took("failed", began)] == [300.0, 300.0]
+    assert took("finished", began, ended) == 120.0
+    assert took("finished", ended, began) == 0.0  # By clocks that differ.
+    assert [took("cancelled", began), took("running", None, ended)] == [None, None]
