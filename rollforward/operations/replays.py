@@ -127,6 +127,7 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
 
     Raises:
         UnknownDeadTaskError: there is none.
+        DeadTaskRefusedError: it was replayed, so its task runs.
     """
 
     was_there = False
@@ -140,6 +141,8 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
             if was_there and current_transaction().doubt is not None:
                 return
             raise
+        if dead.resolved:
+            raise DeadTaskRefusedError("it was replayed already")
         was_there = True
         delete_in_transaction(clients, dead)
 
@@ -147,16 +150,15 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
 
 
 def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
-    """Delete a dead task with its parked item, and let its arguments expire.
+    """Delete an open dead task with its parked item, and let its arguments expire.
 
     A key that it blocks goes on.
     """
-    if not dead.resolved:
-        lane = lane_of(dead, clients.task_paths) if dead.lane_task else None
-        if lane is not None:
-            lane.unblock_in_transaction(clients, dead_id=dead.key.id())
-        body = dead.body.encode()
-        arguments.release(clients, body)
-        cancellation.abandon(clients, arguments.envelope_of(body).handle)
-        discard_in_transaction(clients, dead)
+    lane = lane_of(dead, clients.task_paths) if dead.lane_task else None
+    if lane is not None:
+        lane.unblock_in_transaction(clients, dead_id=dead.key.id())
+    body = dead.body.encode()
+    arguments.release(clients, body)
+    cancellation.abandon(clients, arguments.envelope_of(body).handle)
+    discard_in_transaction(clients, dead)
     dead.key.delete()

@@ -101,7 +101,8 @@ def change_dead_task(dead_id: str, verb: str) -> str:
         except UnknownDeadTaskError:
             raise ChangeRefusedError(404, NO_DEAD_TASK) from None
         except DeadTaskRefusedError as error:
-            raise ChangeRefusedError(409, f"It cannot be replayed: {error}.") from None
+            reason = f"It cannot be {RESULTS[chosen]}: {error}."
+            raise ChangeRefusedError(409, reason) from None
     return RESULTS[chosen]
 
 

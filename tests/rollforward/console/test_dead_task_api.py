@@ -94,6 +94,21 @@ def test_a_deleted_dead_task_is_gone_and_does_nothing(desk: Desk) -> None:
     assert desk.done == Counter()
 
 
+def test_a_dead_task_that_another_operator_replays_is_not_deleted(desk: Desk) -> None:
+    """The page of the second one shows it open still: its work is done, and nothing else is said.
+
+    "Deleted" promised that the work would not be done.
+    """
+    dead_id = desk.give_up("x")
+
+    desk.change(f"/dead-tasks/{dead_id}:replay")
+    late = desk.change(f"/dead-tasks/{dead_id}:delete")
+    desk.world.settle()
+
+    assert (late.status_code, desk.done) == (409, Counter({"x": 1}))
+    assert late.json["detail"] == "It cannot be deleted: it was replayed already."
+
+
 def test_selected_dead_tasks_are_replayed_by_a_run(desk: Desk) -> None:
     """The others stay; the run says what became of each."""
     ids = {tag: desk.give_up(tag) for tag in "abc"}
