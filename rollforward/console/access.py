@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Request, abort, g, request
+from flask import Request, abort, request
 
-from rollforward.flask.context import settings, wiring
+from rollforward.flask.context import request_notes, settings, wiring
 from rollforward.flask.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,11 @@ Access = Callable[[Request], Role | Caller | None]
 
 def caller_of(access: Access) -> Caller | None:
     """Return who asks, by the hook, which is called once for each request."""
-    if "rollforward_caller" not in g:
-        g.rollforward_caller = None  # A hook that raises is not asked again.
-        g.rollforward_caller = _to_caller(access(request))
-    return g.rollforward_caller  # type: ignore[no-any-return]
+    notes = request_notes()
+    if "caller" not in notes:
+        notes["caller"] = None  # A hook that raises is not asked again.
+        notes["caller"] = _to_caller(access(request))
+    return notes["caller"]  # type: ignore[no-any-return]
 
 
 def _to_caller(answer: object) -> Caller | None:

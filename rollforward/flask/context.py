@@ -90,6 +90,15 @@ def mount_for(app: Flask, bp: Blueprint, pattern: str) -> None:
         app.register_blueprint(bp)
 
 
+def request_notes() -> dict[str, Any]:
+    """Return the notes of the library on the current request.
+
+    `g` has none: where a program has pushed an app context, all requests of its thread share it.
+    """
+    notes: dict[str, Any] = request.environ.setdefault("rollforward.notes", {})
+    return notes
+
+
 def is_machine_path() -> bool:
     """Return whether a machine is asking one of our endpoints: it gets statuses, not pages."""
     if request.url_rule is not None:

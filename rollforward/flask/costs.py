@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flask import Flask, g, request
+from flask import Flask, request
 
-from rollforward.flask.context import clients, registry
+from rollforward.flask.context import clients, registry, request_notes
 from rollforward.runtime import Meter
 from rollforward.runtime.process.cost_report import CostReport
 
@@ -18,11 +18,11 @@ def register(app: Flask, report: CostReport) -> None:
 
     @app.before_request
     def begin() -> None:
-        g.spent_before = clients().meter.cost()
+        request_notes()["spent_before"] = clients().meter.cost()
 
     @app.teardown_request
     def end(error: BaseException | None) -> None:
-        spent_before = g.pop("spent_before", None)
+        spent_before = request_notes().pop("spent_before", None)
         if spent_before is not None:
             report.add(*_called(), clients().meter.cost() - spent_before)
 

@@ -37,7 +37,6 @@ from flask import (
     Response,
     abort,
     current_app,
-    g,
     jsonify,
     request,
     url_for,
@@ -46,7 +45,7 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
-from rollforward.flask.context import Wiring, clients, settings
+from rollforward.flask.context import Wiring, clients, request_notes, settings
 from rollforward.flask.guards.auth import is_proved
 from rollforward.flask.guards.callers import caller
 from rollforward.flask.guards.fields import limits
@@ -145,7 +144,7 @@ def run_topic(run_id: str) -> str:
 
 def topic_of_run(task: Request) -> str | None:
     """Return the topic of the run that a task belongs to."""
-    run_id = g.get("task_run")
+    run_id = request_notes().get("task_run")
     return run_topic(run_id) if run_id else None
 
 

@@ -7,10 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flask import g
-
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.flask.context import clients, registry, wiring
+from rollforward.flask.context import clients, registry, request_notes, wiring
 from rollforward.tasks.attempts import TaskDelivery
 from rollforward.telemetry.context import in_metrics
 from rollforward.telemetry.metrics import UNKNOWN, Outcome
@@ -18,7 +16,7 @@ from rollforward.telemetry.metrics import UNKNOWN, Outcome
 
 def note_outcome(outcome: Outcome) -> None:
     """Note how the delivery of this request ends; the last note counts."""
-    g.task_outcome = outcome
+    request_notes()["task_outcome"] = outcome
 
 
 @contextmanager
@@ -43,7 +41,7 @@ def measured(delivery: TaskDelivery, eta: str) -> Iterator[None]:
         wiring().task_metrics.note(
             delivery.path if delivery.path in registry().tasks else UNKNOWN,
             delivery.queue.rpartition("/")[2],
-            g.get("task_outcome", Outcome.DONE),
+            request_notes().get("task_outcome", Outcome.DONE),
             delay_s=delay_s,
             duration_s=time.perf_counter() - began_s,
         )

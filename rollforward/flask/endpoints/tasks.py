@@ -26,14 +26,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flask import Blueprint, g, jsonify, request
+from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
 from rollforward import telemetry
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask import spans
-from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.context import clients, registry, request_notes, settings
 from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.endpoints.delivery_log import DeliveryLines
 from rollforward.flask.endpoints.delivery_metrics import measured, note_outcome
@@ -105,7 +105,7 @@ def _respond(delivery: TaskDelivery) -> ResponseReturnValue:
         log.warning("%s: its arguments cannot be read: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {describe_error(error)}")
-    run = g.task_run = _run_of(args)
+    run = request_notes()["task_run"] = _run_of(args)
     spans.describe(run=run)
     with telemetry.in_run(run):
         return _deliver(task, args, delivery)

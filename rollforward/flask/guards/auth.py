@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable
 from functools import wraps
 
-from flask import Response, g, request
+from flask import Response, request
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.context import settings, wiring
+from rollforward.flask.context import request_notes, settings, wiring
 from rollforward.flask.oidc import BadTokenError, CertsUnavailableError
 from rollforward.flask.settings import APP_ENGINE
 from rollforward.tasks.cloud_tasks import UrlTarget
@@ -46,7 +46,7 @@ def workers_only(view: View) -> View:
 
 def is_proved() -> bool:
     """Return whether this request's caller has proved to be one of these."""
-    return bool(g.get("is_proved"))
+    return bool(request_notes().get("is_proved"))
 
 
 def _only(view: View, app_engine_header: str | None, *, admits_accounts: bool = False) -> View:
@@ -60,7 +60,7 @@ def _only(view: View, app_engine_header: str | None, *, admits_accounts: bool = 
         except CertsUnavailableError as error:
             log.warning("cannot verify callers: %s", error)
             return Response(status=503)
-        g.is_proved = True
+        request_notes()["is_proved"] = True
         return view(*args, **kwargs)
 
     return authenticated

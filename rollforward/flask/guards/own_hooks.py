@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 
-from rollforward.flask.context import BLUEPRINT_PREFIX, MACHINE_BLUEPRINTS
+from rollforward.flask.context import BLUEPRINT_PREFIX, MACHINE_BLUEPRINTS, request_notes
 from rollforward.tasks.attempts import FAILED
 
 log = logging.getLogger(__name__)
@@ -21,11 +21,11 @@ def register(app: Flask) -> None:
 
     @app.before_request
     def note_turn() -> None:
-        g.has_passed_own_hooks = True
+        request_notes()["has_passed_own_hooks"] = True
 
     @app.after_request
     def refuse(response: Response) -> Response:
-        if request.blueprint not in MACHINE_BLUEPRINTS or "has_passed_own_hooks" in g:
+        if request.blueprint not in MACHINE_BLUEPRINTS or "has_passed_own_hooks" in request_notes():
             return response
         is_refused = response.status_code >= 400
         log.log(

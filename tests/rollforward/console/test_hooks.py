@@ -20,7 +20,7 @@ from rollforward import flask as endpoints
 from rollforward.console import Access, Console, Role, first_of, iap, oidc
 from rollforward.registry import Registry
 from tests.infra.world import Services, World
-from tests.rollforward.console.conftest import API
+from tests.rollforward.console.conftest import API, access
 
 pytestmark = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 
@@ -212,3 +212,16 @@ def test_a_hook_whose_answer_is_no_role_lets_nobody_in_and_is_named(
 
     assert ask(app) == ask(app, "POST") == 500
     assert "access must return a Role, a Caller or None, got True" in caplog.text
+
+
+def test_requests_that_share_an_app_context_share_no_caller(services: Services) -> None:
+    """`app.app_context().push()` at an import: under a server of one thread they have one `g`.
+
+    Everybody who came after an operator was that operator.
+    """
+    _, app = app_with(services, access)
+
+    with app.app_context():
+        statuses = [ask(app, X_Role="operate"), ask(app), ask(app, X_Role="read"), ask(app)]
+
+    assert statuses == [200, 404, 200, 404]

@@ -55,6 +55,20 @@ def test_each_way_to_end_is_counted(
     assert total(found, "task_duration_seconds_count", f'task="{PATH}"', 'queue="default"') == 1
 
 
+def test_deliveries_that_share_an_app_context_are_counted_by_their_own_ends(
+    world: World, app: Flask, work: Work
+) -> None:
+    """A program that pushed one: after the first failure all others were counted as failed."""
+    with app.app_context():
+        for work.raises in (KeyError("bug"), None):
+            Queue(world, app).deliver(PATH, task_name=f"t-{work.raises}")
+
+    found = samples(world, app)
+    outcomes = (Outcome.FAILED, Outcome.DONE)
+    counts = [total(found, "task_deliveries_total", f'outcome="{end.value}"') for end in outcomes]
+    assert counts == [1, 1]
+
+
 def test_a_delay_is_from_the_time_a_task_was_due(world: World, app: Flask, work: Work) -> None:
     """A task that is due in an hour has no delay then, and twenty seconds twenty seconds later."""
     world.app = app
