@@ -90,9 +90,12 @@ class Endpoint:
             with error:
                 raise self._error(error.code, error.read(MAX_BYTES), error.headers) from None
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
+            reason = printable(str(getattr(error, "reason", error)))
+            if body is None or isinstance(error, urllib.error.URLError):
+                raise UnreachableError(f"Nothing answers at {self.url}: {reason}") from None
             raise UnreachableError(
-                f"Nothing answers at {self.url}: {printable(str(reason))}"
+                f"{self.url} has got the change and does not answer: {reason}. It may have been "
+                "made: look before you ask for it again."
             ) from None
         answer = _json(content)
         if answer is None:

@@ -43,6 +43,10 @@ def server() -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(answer.body)
 
+        def do_POST(self) -> None:
+            """Take a change, and hang up."""
+            answer.requests.append({"path": self.path})
+
         def log_message(self, format: str, *arguments: Any) -> None:
             """Say nothing."""
 
@@ -67,6 +71,18 @@ def test_the_token_is_a_bearer_token_and_json_is_asked_for(server: Server) -> No
     assert request["X-Serverless-Authorization"] == f"Bearer {TOKEN}"  # For Cloud Run.
     assert request["Accept"] == "application/json"
     assert request["path"] == "/rollforward/api/v1/dead-tasks?limit=20"
+
+
+def test_a_change_without_an_answer_may_have_been_made(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that nothing answers, so a person retried a flow's steps once more."""
+    retry = ["runs", "retry", "flows", "f1", "--from", "charge", "--token", TOKEN, "--url"]
+
+    assert main([*retry, server.url]) == 3
+    assert "It may have been made: look before" in capsys.readouterr().err
+    assert main([*retry, f"http://127.0.0.1:{free_port()}"]) == 3
+    assert "Nothing answers at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
