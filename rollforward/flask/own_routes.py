@@ -8,10 +8,13 @@ from urllib.parse import urlsplit
 from flask import Flask
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import Map, MapAdapter, RequestRedirect, Rule
+from werkzeug.sansio.utils import host_is_trusted
 
 from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 
 TASKS = "/tasks/"
+# A task goes to a version of a service, and its host begins with their names.
+APP_ENGINE_HOSTS = ".appspot.com"
 
 
 def check_routes(
@@ -25,7 +28,7 @@ def check_routes(
         target: The address of tasks.
 
     Raises:
-        TypeError: a route of the app takes a task, or routes need a host.
+        TypeError: a route of the app takes a task, or requests need a host that tasks lack.
     """
     name = f"{app.name:.50}"
     if app.url_map.host_matching:
@@ -33,13 +36,7 @@ def check_routes(
             f"{name} has host_matching, by which no request reaches a route without a host, as "
             "those of the library are: serve them by an app without it"
         )
-    server, host = app.config["SERVER_NAME"], _host_of(target)
-    if app.subdomain_matching and server and host != server:
-        raise TypeError(
-            f"{name} has subdomain_matching, by which nothing reaches its routes but requests to "
-            f"the SERVER_NAME {server}, and tasks and sweeps go to {host}: make it the host of "
-            "TASKS_URL, or serve them by an app without it"
-        )
+    _check_hosts(app, target)
     rules = [rule.empty() for rule in app.url_map.iter_rules() if rule.rule.startswith(TASKS)]
     if not rules:
         return
@@ -57,8 +54,30 @@ def check_routes(
             )
 
 
-def _host_of(target: AppEngineTarget | UrlTarget | None) -> str:
-    return urlsplit(target.base_url).netloc if isinstance(target, UrlTarget) else "App Engine's"
+def _check_hosts(app: Flask, target: AppEngineTarget | UrlTarget | None) -> None:
+    """Refuse an app that answers no request to the host of tasks.
+
+    Raises:
+        TypeError: its configuration leaves that host out.
+    """
+    host = urlsplit(target.base_url).netloc if isinstance(target, UrlTarget) else APP_ENGINE_HOSTS
+    server, trusted = app.config["SERVER_NAME"], app.config.get("TRUSTED_HOSTS")
+    if app.subdomain_matching and server and not _is_among(host, [server]):
+        raise TypeError(
+            f"{app.name:.50} has subdomain_matching, by which nothing reaches its routes but "
+            f"requests to the SERVER_NAME {server}, and tasks and sweeps go to {host}: make it the "
+            "host of TASKS_URL, or serve them by an app without it"
+        )
+    if trusted is not None and not _is_among(host, trusted) and not host_is_trusted(host, trusted):
+        raise TypeError(
+            f"{app.name:.50} has TRUSTED_HOSTS without {host}, where tasks and sweeps go: add it"
+        )
+
+
+def _is_among(host: str, names: Iterable[str]) -> bool:
+    if host == APP_ENGINE_HOSTS:
+        return any(name.endswith(host) for name in names)
+    return host in names
 
 
 def _taker(urls: MapAdapter, path: str, endpoint: Rule) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,9 @@ import rollforward as rf
 from rollforward.flask import app as apps
 from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.guards import csrf, fields
+from rollforward.flask.own_routes import check_routes
 from rollforward.runtime.process.current import current_clients
+from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
 from rollforward.telemetry import logs
 from tests.infra.documents import LOCAL_ENVIRONMENT
 
@@ -248,6 +251,29 @@ def test_an_app_whose_subdomains_leave_tasks_out_is_refused(
     with pytest.raises(TypeError, match=r"tenants has subdomain_matching.* go to 127\.0\.0\.1:1:"):
         opened("shop.test")
     assert [opened("127.0.0.1:1"), opened(None)] == [403, 403]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "target", "is_reached"),
+    [
+        (["shop.test"], UrlTarget("https://shop.run.app", "", ""), False),
+        (["shop.test", ".run.app"], UrlTarget("https://shop.run.app", "", ""), True),
+        (["127.0.0.1"], UrlTarget("http://127.0.0.1:8080", "", ""), True),
+        (["shop.test"], AppEngineTarget(), False),
+        (["shop.test", ".shop.uc.r.appspot.com"], AppEngineTarget(), True),
+        (None, AppEngineTarget(), True),
+    ],
+)
+def test_an_app_that_does_not_trust_the_host_of_tasks_is_refused(
+    hosts: list[str] | None, target: AppEngineTarget | UrlTarget, is_reached: bool
+) -> None:
+    """Flask answers 400 to each request under another name, and no line says so."""
+    app = Flask("old_shop")
+    app.config["TRUSTED_HOSTS"] = hosts
+    refused = pytest.raises(TypeError, match="old_shop has TRUSTED_HOSTS without")
+
+    with nullcontext() if is_reached else refused:
+        check_routes(app, [], target)
 
 
 @pytest.mark.parametrize("guards_pages", [True, False])
