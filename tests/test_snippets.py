@@ -88,9 +88,9 @@ def test_the_plain_task_is_a_whole_file(world: World, module: types.ModuleType) 
 
     run(module, page, line, block)
 
-    module.__dict__["clients"] = world.clients
     [use] = [(line, block) for line, block in blocks(page) if "remind.enqueue(" in block]
-    run(module, page, *use)
+    with world.context():
+        run(module, page, *use)
     world.clock.sleep(61)
     with world.context():
         assert deliver(world, dict(module.__dict__["APP"].tasks)) == 1

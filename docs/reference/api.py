@@ -169,7 +169,8 @@ def _front(warning: str) -> Iterator[str]:
     yield warning
     yield (
         "`import rollforward as rf` offers what an app begins with, and `rf.<package>` the rest.\n"
-        "All that stands on these pages is public, and everything else is private."
+        "All that stands on these pages is public, and everything else is private.\n"
+        "A call may leave `[clients: Clients, ]` out in a request, a task and the shell."
     )
     doors = {package: summary(_import(f"{FRONT}.{package}").__doc__) for package in packages()}
     rows = [f"| [`{name}`](api/{name}.md) | {_cell(about)} |" for name, about in doors.items()]

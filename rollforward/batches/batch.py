@@ -17,6 +17,7 @@ from rollforward.batches.policy import Policy
 from rollforward.batches.reading import BatchProgress, MemberResult
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.runs import RunLink
 
@@ -81,6 +82,7 @@ class TaskBatch:
 
     # Add
 
+    @optional_clients
     def populate(
         self,
         clients: Clients,
@@ -108,6 +110,7 @@ class TaskBatch:
         options = PopulateOptions(idempotency_key, seal)
         return populate.populate(clients, self.declaration, key, members, options)
 
+    @optional_clients
     def populate_in_transaction(
         self,
         clients: Clients,
@@ -126,6 +129,7 @@ class TaskBatch:
         options = PopulateOptions(idempotency_key, seal)
         return populate.populate_in_transaction(clients, self.declaration, key, members, options)
 
+    @optional_clients
     def seal(self, clients: Clients, batch_id: str) -> None:
         """Say that no more members will come. Only running members may still add some.
 
@@ -137,6 +141,7 @@ class TaskBatch:
 
     # Change
 
+    @optional_clients
     def cancel(self, clients: Clients, batch_id: str) -> bool:
         """Complete a batch now; return whether it was running.
 
@@ -148,6 +153,7 @@ class TaskBatch:
         """
         return completion.cancel(clients, self.declaration.key(batch_id))
 
+    @optional_clients
     def run_again(self, clients: Clients, batch_id: str) -> int:
         """Re-open a batch, and run its failed and cancelled members again; return how many.
 

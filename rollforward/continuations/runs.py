@@ -25,6 +25,7 @@ from rollforward.continuations.sweep import OpenPages, head
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.process.optional_clients import function_with_optional_clients
 from rollforward.tasks.cloud_tasks import UNANSWERED
 from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import Unavailable
@@ -40,6 +41,7 @@ MAX_RUN_ID_BYTES = 500
 _RESERVED = re.compile("__.*__")
 
 
+@function_with_optional_clients
 def new_run(
     clients: Clients,
     job: Job[A, I],
@@ -100,6 +102,7 @@ def _check_id(run_id: str) -> None:
         raise ValueError(f"run_id must have at most {MAX_RUN_ID_BYTES} bytes, got {run_id!r:.100}")
 
 
+@function_with_optional_clients
 def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
     """Create the first task of each chain of a stored run; doing it again does nothing.
 
@@ -139,6 +142,7 @@ def _delays_s(clients: Clients, run: ContinuationRun) -> dict[PageArgs, float]:
     return delays_s
 
 
+@function_with_optional_clients
 def start(
     clients: Clients,
     job: Job[A, I],
@@ -176,6 +180,7 @@ def cancel(run_id: str) -> None:
     _transition(run_id, RUNNING, CANCELLED)
 
 
+@function_with_optional_clients
 def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
     """Go on with a cancelled run, or give a running one a push."""
     run = _transition(run_id, CANCELLED, RUNNING)
@@ -189,6 +194,7 @@ def resume(clients: Clients, jobs: Jobs, run_id: str) -> None:
             page.enqueue(clients, args, delay_s=(turn - now_utc).total_seconds())
 
 
+@function_with_optional_clients
 def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
     """Run the failed items of a finished run again, as a run of its own, at the same rate.
 

@@ -25,6 +25,7 @@ from rollforward.datastore.transactions import current_transaction, is_in_transa
 from rollforward.fork_join import ForkJoin
 from rollforward.fork_join.items import check_key
 from rollforward.runtime import Clients, naive_utc
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.tasks import Task
 
@@ -149,6 +150,7 @@ class Counter:
 
     # Increment
 
+    @optional_clients
     def increment(
         self, clients: Clients, key: str, delta: int = 1, *, idempotency_key: str | None = None
     ) -> Counted:
@@ -170,6 +172,7 @@ class Counter:
         """
         return self._add(clients, increment_request({key: delta}, idempotency_key))
 
+    @optional_clients
     def increment_many(
         self, clients: Clients, deltas: Mapping[str, int], *, idempotency_key: str | None = None
     ) -> Counted:
@@ -180,6 +183,7 @@ class Counter:
         """
         return self._add(clients, increment_request(deltas, idempotency_key, is_many=True))
 
+    @optional_clients
     def increment_in_transaction(self, clients: Clients, deltas: Mapping[str, int]) -> None:
         """Add to gathered counters in the transaction that this code runs in.
 
@@ -219,6 +223,7 @@ class Counter:
         self.settle_task.check_registered(clients)
         return self._group_commit(clients)(request)
 
+    @optional_clients
     def flush(self, clients: Clients) -> None:
         """Store the increments of this counter in this process's memory."""
         if self._gathered:
@@ -226,6 +231,7 @@ class Counter:
 
     # Read
 
+    @optional_clients
     def total(self, clients: Clients, key: str, *, max_age_s: float = 0.0) -> Total:
         """Return a counter's total.
 
@@ -235,6 +241,7 @@ class Counter:
         """
         return self.totals(clients, [key], max_age_s=max_age_s)[key]
 
+    @optional_clients
     def totals(
         self, clients: Clients, keys: Sequence[str], *, max_age_s: float = 0.0
     ) -> dict[str, Total]:
@@ -265,6 +272,7 @@ class Counter:
             totals |= read_elsewhere(clients.datastore, reader, self.name, elsewhere)
         return totals
 
+    @optional_clients
     def status(self, clients: Clients, key: str) -> ShardStatus:
         """Return the shards of an exact counter, as they are now.
 
@@ -282,6 +290,7 @@ class Counter:
 
     # Shards
 
+    @optional_clients
     def resize(self, clients: Clients, key: str, shards: int | None) -> None:
         """Fix the number of a counter's shards; None: it follows conflicts again.
 

@@ -30,6 +30,7 @@ from rollforward.fork_join.queue import ForkJoin
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.flusher import PeriodicFlusher
+from rollforward.runtime.process.optional_clients import optional_clients
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Accumulator(Generic[I]):
         self.combine = combine
         self.flush_interval_s = flush_interval_s
 
+    @optional_clients
     def add(self, clients: Clients, key: str, item: I) -> None:
         """Accept an item; the next flush stores it.
 
@@ -94,6 +96,7 @@ class Accumulator(Generic[I]):
         """
         self.add_all(clients, {key: item})
 
+    @optional_clients
     def add_all(self, clients: Clients, items: Mapping[str, I]) -> None:
         """Accept items by their keys, all or none.
 
@@ -107,10 +110,12 @@ class Accumulator(Generic[I]):
         copies = {key: self.fork_join.check(key, item) for key, item in items.items()}
         self._buffer(clients).add_all(copies)
 
+    @optional_clients
     def flush(self, clients: Clients) -> None:
         """Store the accepted items; if Datastore refuses some, the next flush retries."""
         self._buffer(clients).flusher.flush()
 
+    @optional_clients
     def waiting(self, clients: Clients) -> int:
         """Return the number of unflushed sums in this process."""
         return self._buffer(clients).size()

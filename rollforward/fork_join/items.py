@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import pydantic
 import pydantic_core
@@ -31,6 +32,9 @@ MAX_BATCH_BYTES = 900_000
 MAX_PACK_ITEMS = 450
 # Of a batch: with its receipt they are one commit.
 MAX_BATCH_PACKS = 498
+_FORM = """declare a queue in this form, with a dataclass of its items:
+    @fork_join("visits", queue="fork-join", period_s=30)
+    def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None: ..."""
 
 
 @dataclass(frozen=True)
@@ -267,3 +271,24 @@ class ItemCodec(Generic[I]):
 def _mismatches() -> tuple[type[ValueError], type[ValueError]]:
     """Return the errors of an item of another type; their modules are loaded on first use."""
     return pydantic_core.PydanticSerializationError, pydantic.ValidationError
+
+
+def item_type_of(join: Callable[..., Any]) -> type[Any]:
+    """Return the item type in a function's third parameter.
+
+    Raises:
+        TypeError: the function is not a join.
+    """
+    parameters = list(inspect.signature(join).parameters)
+    try:
+        hints = get_type_hints(join, localns={"Clients": Any})
+    except NameError as error:
+        raise TypeError(
+            f"{join.__qualname__}: {error.name} must be defined in its module, above the queue; "
+            f"{_FORM}"
+        ) from error
+    items = get_args(hints.get(parameters[2])) if len(parameters) > 2 else ()
+    if len(items) != 1:
+        raise TypeError(f"{join.__qualname__} must declare the type of its items; {_FORM}")
+    item: type[Any] = items[0]
+    return item

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from rollforward.datastore.transactions import check_outside
 from rollforward.fork_join import sweep as sweeps
@@ -39,6 +38,7 @@ from rollforward.fork_join.items import (
     ItemCodec,
     accepted_items,
     check_key,
+    item_type_of,
 )
 from rollforward.fork_join.joiners import Join, Joiners
 from rollforward.fork_join.parked import Replay, unpark
@@ -49,6 +49,7 @@ from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import Timeout, naive_utc
 from rollforward.runtime.errors import BadItemError, OutcomeUnknownError
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
 from rollforward.tasks.declaration import Task
@@ -56,9 +57,6 @@ from rollforward.tasks.declaration import Task
 I = TypeVar("I")  # noqa: E741  An item.
 
 LOOK_AGAIN_S = 0.01
-_FORM = """declare a queue in this form, with a dataclass of its items:
-    @fork_join("visits", queue="fork-join", period_s=30)
-    def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None: ..."""
 
 
 class ForkJoin(Generic[I]):
@@ -127,6 +125,7 @@ class ForkJoin(Generic[I]):
 
     # Insert
 
+    @optional_clients
     def insert(
         self,
         clients: Clients,
@@ -156,6 +155,7 @@ class ForkJoin(Generic[I]):
             raise answer
         return answer
 
+    @optional_clients
     def insert_each(
         self,
         clients: Clients,
@@ -192,6 +192,7 @@ class ForkJoin(Generic[I]):
             answers[i] = answer
         return answers
 
+    @optional_clients
     def insert_batch(
         self, clients: Clients, key: str, items: Sequence[I], *, idempotency_key: str | None = None
     ) -> list[Accepted]:
@@ -217,6 +218,7 @@ class ForkJoin(Generic[I]):
             raise answer
         return accepted_items(answer)
 
+    @optional_clients
     def insert_in_transaction(
         self, clients: Clients, key: str, *items: I, tag: str | None = None
     ) -> str:
@@ -327,10 +329,12 @@ class ForkJoin(Generic[I]):
 
     # Status
 
+    @optional_clients
     def policy(self, clients: Clients, key: str) -> BatchPolicy | None:
         """Return the policy of a key's batches; None: as declared."""
         return self.settings.policy(clients, plain_text(key))
 
+    @optional_clients
     def peek(self, clients: Clients, key: str) -> OpenEpoch | None:
         """Return the open batch of a key according to memcached; None: it knows none.
 
@@ -347,6 +351,7 @@ class ForkJoin(Generic[I]):
         """Return the status of an item."""
         return status_of(accepted)
 
+    @optional_clients
     def wait(self, clients: Clients, accepted: Accepted, timeout_s: float) -> ItemStatus:
         """Wait until an item is folded, parked or deleted, at most `timeout_s` seconds."""
         timeout = Timeout.of(clients.clock, timeout_s)
@@ -407,7 +412,7 @@ def fork_join(
     ) -> ForkJoin[I]:
         return ForkJoin(
             name,
-            _item_of(join),
+            item_type_of(join),
             join,
             queue=queue,
             period_s=period_s,
@@ -421,27 +426,6 @@ def fork_join(
         )
 
     return declare
-
-
-def _item_of(join: Callable[..., Any]) -> type[Any]:
-    """Return the item type in a function's third parameter.
-
-    Raises:
-        TypeError: the function is not a join.
-    """
-    parameters = list(inspect.signature(join).parameters)
-    try:
-        hints = get_type_hints(join, localns={"Clients": Any})
-    except NameError as error:
-        raise TypeError(
-            f"{join.__qualname__}: {error.name} must be defined in its module, above the queue; "
-            f"{_FORM}"
-        ) from error
-    items = get_args(hints.get(parameters[2])) if len(parameters) > 2 else ()
-    if len(items) != 1:
-        raise TypeError(f"{join.__qualname__} must declare the type of its items; {_FORM}")
-    item: type[Any] = items[0]
-    return item
 
 
 def _check_call(clients: Clients, queue: ForkJoin[Any]) -> None:

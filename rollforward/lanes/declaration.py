@@ -26,6 +26,7 @@ from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import UnknownTaskError
@@ -212,10 +213,12 @@ class LaneKey:
         """Return the key's backlog and pauses: a read, and up to 1,000 ids."""
         return state_of(self.id)
 
+    @optional_clients
     def pause(self, clients: Clients) -> None:
         """Let no further task begin until `resume`; a turn that has begun runs to its end."""
         control.pause(clients, self.id)
 
+    @optional_clients
     def resume(self, clients: Clients) -> None:
         """Clear the pause of the key, and its block by a dead task.
 
@@ -224,6 +227,7 @@ class LaneKey:
         """
         control.resume(clients, self.lane, self.id)
 
+    @optional_clients
     def drain(self, clients: Clients, *, limit: int = control.MAX_DRAINED) -> control.Drained:
         """Delete the tasks that wait, and none that a delivery has claimed.
 

@@ -23,6 +23,7 @@ from rollforward.materialized_views.updating.table_fold import TableFolder
 from rollforward.materialized_views.updating.transport import QueuedUpdate, UpdateTransport
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.sharing.shared_transaction import transact_shared
 from rollforward.tasks.declaration import Task
 
@@ -83,6 +84,7 @@ class ViewGroup(ViewReader):
         """Return what belongs to this group alone: its name, its views, the kinds they have."""
         return self._internals.definitions.claims()
 
+    @optional_clients
     def save(self, clients: Clients, *sources: Any) -> ConsistencyToken:
         """Save sources with everything that follows; return a token of the updates sent.
 
@@ -96,6 +98,7 @@ class ViewGroup(ViewReader):
                 source.key = _new_key(source, clients.new_id())
         return self._transact(clients, [(source.key, source) for source in sources])
 
+    @optional_clients
     def delete(self, clients: Clients, *keys: Any) -> ConsistencyToken:
         """Delete sources with everything that follows; return a token of the updates sent.
 
@@ -115,6 +118,7 @@ class ViewGroup(ViewReader):
             transact_shared(clients, contributor.shared_body(clients, writes, tokens))
         return ConsistencyToken.of_all(tokens)
 
+    @optional_clients
     def save_in_transaction(self, clients: Clients, *sources: Any) -> ConsistencyToken:
         """Do what `save` does, in the transaction that this code runs in.
 
@@ -130,6 +134,7 @@ class ViewGroup(ViewReader):
         writes = [(source.key, source) for source in sources]
         return self._internals.contributor.save(clients, writes)
 
+    @optional_clients
     def delete_in_transaction(self, clients: Clients, *keys: Any) -> ConsistencyToken:
         """Do what `delete` does, in the transaction that this code runs in."""
         _check_all(keys, ndb.Key, "delete_in_transaction takes keys")

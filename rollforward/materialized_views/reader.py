@@ -40,6 +40,7 @@ from rollforward.materialized_views.updating.transport import (
 from rollforward.materialized_views.view import View, kind_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import Timeout, naive_utc
+from rollforward.runtime.process.optional_clients import optional_clients
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class ViewReader:
         """
         return marker_key(key).get() is not None
 
+    @optional_clients
     def read(
         self,
         clients: Clients,
@@ -134,6 +136,7 @@ class ViewReader:
 
         return [Row.of(entity, kind_of(view.source)) for entity in self._of_live(view, read_table)]
 
+    @optional_clients
     def freshness(self, clients: Clients, view: type[View], name: RowName) -> Freshness:
         """Return how far one row is behind."""
         text = row_text(name)
@@ -146,6 +149,7 @@ class ViewReader:
         freshness = freshness_of(clients, waiting, [entity.applied] if entity else [])
         return _with_frozen(freshness, catalog, view)
 
+    @optional_clients
     def wait(
         self,
         clients: Clients,
@@ -209,6 +213,7 @@ class ViewReader:
         )
         return len(waiting) == min_count
 
+    @optional_clients
     def waiting(
         self,
         clients: Clients,

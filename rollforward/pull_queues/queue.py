@@ -23,6 +23,7 @@ from rollforward.pull_queues.entities import (
 from rollforward.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check, check_delay
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s, naive_utc
+from rollforward.runtime.process.optional_clients import optional_clients
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
 MAX_LEASE_S = 7 * 24 * 3600.0
@@ -53,6 +54,7 @@ class PullQueue:
                 f"{self.max_deliveries} and {self.partitions}"
             )
 
+    @optional_clients
     def add(
         self,
         clients: Clients,
@@ -82,6 +84,7 @@ class PullQueue:
         item = adding.new_item(clients, payload, tag, delay_s)
         return adding.add(clients, self.name, self.partitions, item, idempotency_key)
 
+    @optional_clients
     def add_in_transaction(
         self, clients: Clients, payload: str, *, tag: str | None = None, delay_s: float = 0.0
     ) -> ItemId:
@@ -93,6 +96,7 @@ class PullQueue:
         """
         return adding.add_in_transaction(clients, self.name, self.partitions, payload, tag, delay_s)
 
+    @optional_clients
     def lease(
         self,
         clients: Clients,
@@ -119,6 +123,7 @@ class PullQueue:
         check_outside(f"lease of {self.name}")
         return leasing.lease(clients, self._shape, limit, lease_s, tag)
 
+    @optional_clients
     def renew(
         self, clients: Clients, leases: Sequence[Lease], *, lease_s: float = 60.0
     ) -> list[Lease]:
@@ -132,6 +137,7 @@ class PullQueue:
         ends = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=lease_s)
         return self._move(clients, leases, ends)
 
+    @optional_clients
     def release(self, clients: Clients, leases: Sequence[Lease], *, delay_s: float = 0.0) -> None:
         """Give items back before their leases end; lost leases are passed over.
 
@@ -144,6 +150,7 @@ class PullQueue:
         ready = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=delay_s)
         self._move(clients, leases, ready)
 
+    @optional_clients
     def ack(self, clients: Clients, leases: Sequence[Lease]) -> list[Lease]:
         """Delete items that are done; return the leases that were lost to another worker.
 
@@ -170,6 +177,7 @@ class PullQueue:
         """Return items that were delivered as often as they may be, the oldest first."""
         return [_dead_letter(row) for row in dead_items(self.name).fetch(limit)]
 
+    @optional_clients
     def replay(self, clients: Clients, id_: ItemId) -> bool:
         """Let a dead letter be leased again, as if it were new; return whether it was dead."""
         now_utc = naive_utc(clients.clock.now())
@@ -189,6 +197,7 @@ class PullQueue:
 
         return transact(body)
 
+    @optional_clients
     def discard(self, clients: Clients, id_: ItemId) -> bool:
         """Delete a dead letter; return whether there was one."""
         was_dead = False
@@ -210,6 +219,7 @@ class PullQueue:
         groups = batched(_latest(leases), leasing.MAX_ITEMS)
         return [held for group in groups for held in leasing.move(clients, self._shape, group, to)]
 
+    @optional_clients
     def oldest_ready_s(self, clients: Clients) -> float:
         """Return for how long the oldest item has been ready to be leased; 0: none is."""
         item = leasing.oldest(self._shape, naive_utc(clients.clock.now()))

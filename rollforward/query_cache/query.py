@@ -8,9 +8,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload
 
 import pydantic
 from google.cloud import ndb
@@ -22,6 +22,10 @@ from rollforward.query_cache.single_flight import Flights
 from rollforward.query_cache.stats import CacheStats, Counts
 from rollforward.runtime import Clients
 from rollforward.runtime.cache import MAX_TTL_S
+from rollforward.runtime.process.optional_clients import (
+    function_with_optional_clients,
+    optional_clients,
+)
 from rollforward.runtime.type_adapters import adapter_of, shape_of
 
 log = logging.getLogger(__name__)
@@ -71,11 +75,13 @@ class CachedQuery(Generic[P, T]):
         self._signature = inspect.signature(function)
         self._returns = returns
 
-    def __call__(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> T:
+    @optional_clients
+    def __call__(self, clients: Clients, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the function's result, at most `ttl_s` + `stale_s` old."""
         return self.read(clients, *args, **kwargs).value
 
-    def read(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> CachedResult[T]:
+    @optional_clients
+    def read(self, clients: Clients, /, *args: P.args, **kwargs: P.kwargs) -> CachedResult[T]:
         """Return the function's result, with its age and its cost.
 
         Raises:
@@ -98,6 +104,7 @@ class CachedQuery(Generic[P, T]):
             compute,
         )
 
+    @optional_clients
     def invalidate(self, clients: Clients) -> bool:
         """Serve no result again that was computed before; to be called after the commit.
 
@@ -115,11 +122,13 @@ class CachedQuery(Generic[P, T]):
         self.state(clients).epoch[0] += 1
         return new_generation(clients, space_of(clients, self.terms.name))
 
+    @optional_clients
     def empty(self, clients: Clients) -> bool:
         """Forget all results and statistics, as a button does; False: memcached is away."""
         self.state(clients).tally.reset()
         return self.invalidate(clients)
 
+    @optional_clients
     def stats(self, clients: Clients) -> CacheStats:
         """Return how often it was served, and from where, by all processes."""
         return self.state(clients).tally.read()
@@ -158,6 +167,14 @@ class CachedQuery(Generic[P, T]):
         return json.dumps(terms)
 
 
+class _Declare(Protocol):
+    @overload
+    def __call__(self, function: Callable[Concatenate[Clients, P], T], /) -> CachedQuery[P, T]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> CachedQuery[P, T]: ...
+
+
 def cached(
     name: str,
     *,
@@ -166,8 +183,8 @@ def cached(
     lease_s: int = LEASE_S,
     beta: float = 1.0,
     version: int = 1,
-) -> Callable[[Callable[Concatenate[Clients, P], T]], CachedQuery[P, T]]:
-    """Keep the results of a function of (clients, ...).
+) -> _Declare:
+    """Keep the results of a function of (clients, ...), or of one that takes no clients.
 
     Its arguments are texts, numbers, bools, None, or tuples of these. Results are stored as JSON by
     its return type: dataclasses, lists, dicts, texts, numbers, but no entities of ndb.
@@ -187,9 +204,9 @@ def cached(
         ValueError: an argument is out of its range.
     """
 
-    def declare(function: Callable[Concatenate[Clients, P], T]) -> CachedQuery[P, T]:
+    def declare(function: Callable[..., T]) -> CachedQuery[..., T]:
         try:
-            hints = get_type_hints(function, localns={"Clients": Any})
+            hints = get_type_hints(function, localns={"Clients": Clients})
         except NameError as error:
             raise TypeError(
                 f"{function.__qualname__}: {error.name} must be defined in its module, above it"
@@ -197,7 +214,7 @@ def cached(
         if "return" not in hints:
             raise TypeError(f"{function.__qualname__} needs a return type: it is what is stored")
         return CachedQuery(
-            function,
+            function if _takes_clients(function, hints) else _without_clients(function),
             name,
             returns=hints["return"],
             ttl_s=ttl_s,
@@ -207,9 +224,29 @@ def cached(
             version=version,
         )
 
-    return declare
+    return declare  # type: ignore[return-value]
 
 
+def _takes_clients(function: Callable[..., Any], hints: Mapping[str, Any]) -> bool:
+    first = next(iter(inspect.signature(function).parameters), "")
+    return hints.get(first) is Clients or (first not in hints and first in ("clients", "_clients"))
+
+
+def _without_clients(function: Callable[..., T]) -> Callable[..., T]:
+    """Return the function with a first parameter for the clients, which it is not passed."""
+
+    @functools.wraps(function)
+    def compute(_: Clients, /, *args: Any, **kwargs: Any) -> T:
+        return function(*args, **kwargs)
+
+    clients = inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)
+    declared = inspect.signature(function)
+    parameters = [clients, *declared.parameters.values()]
+    compute.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return compute
+
+
+@function_with_optional_clients
 def get_or_compute(
     clients: Clients,
     name: str,
@@ -236,6 +273,7 @@ def get_or_compute(
     return query(clients, args)
 
 
+@function_with_optional_clients
 def invalidate(clients: Clients, name: str) -> bool:
     """Invalidate all results kept under a name: `CachedQuery.invalidate`."""
     return CachedQuery(lambda clients: None, name, returns=None, ttl_s=1).invalidate(clients)

@@ -14,6 +14,7 @@ import pydantic
 from rollforward import outbox
 from rollforward.datastore.transactions import check_outside, current_transaction
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.streams.driver import Engine, run_steps, tasks_of
 from rollforward.streams.exchange.ingest import (
@@ -71,6 +72,7 @@ class Pipeline(Declaration):
 
     # Sources
 
+    @optional_clients
     def push(
         self,
         clients: Clients,
@@ -118,6 +120,7 @@ class Pipeline(Declaration):
         result = ingest_push(clients, self, request)
         return Accepted(result.records, result.late, result.watermark)
 
+    @optional_clients
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, timestamp_ms: int, *, process: str = ""
     ) -> None:
@@ -148,6 +151,7 @@ class Pipeline(Declaration):
             tag=f"streams/{self.name}/{stream}",
         )
 
+    @optional_clients
     def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
         """Close a process of a source: it pushes no more records.
 
@@ -158,6 +162,7 @@ class Pipeline(Declaration):
         """
         self.push(clients, stream, [], process=process, watermark=FOREVER)
 
+    @optional_clients
     def pull(self, clients: Clients, stream: str) -> None:
         """Create the task that reads a pull source until it has no more records for now.
 
@@ -173,6 +178,7 @@ class Pipeline(Declaration):
 
     # Intervals
 
+    @optional_clients
     def split(self, clients: Clients, computation: str, slot: int) -> None:
         """Split the interval of a slot in two while records flow; the second begins at the slot.
 
@@ -187,6 +193,7 @@ class Pipeline(Declaration):
         """
         run_steps(clients, self, split, computation, slot)
 
+    @optional_clients
     def split_by_keys(self, clients: Clients, computation: str, keys: Iterable[str]) -> int | None:
         """Split the interval with most of some keys at their median, while records flow.
 
@@ -200,6 +207,7 @@ class Pipeline(Declaration):
         """
         return run_steps(clients, self, split_by_keys, computation, keys)
 
+    @optional_clients
     def merge(self, clients: Clients, computation: str, slot: int) -> None:
         """Merge the interval that begins at a slot into its predecessor.
 
@@ -213,6 +221,7 @@ class Pipeline(Declaration):
 
     # Topology
 
+    @optional_clients
     def attach(self, clients: Clients, computation: str, *, version: int | None = None) -> None:
         """Attach a computation, which runs from now on, while records flow.
 
@@ -229,6 +238,7 @@ class Pipeline(Declaration):
         """
         run_steps(clients, self, changes.attach, computation, version)
 
+    @optional_clients
     def replace(self, clients: Clients, computation: str, *, version: int | None = None) -> None:
         """Replace the running version of a computation; keys, timers and inbox stay.
 
@@ -246,6 +256,7 @@ class Pipeline(Declaration):
         """
         run_steps(clients, self, changes.replace, computation, version)
 
+    @optional_clients
     def detach(self, clients: Clients, computation: str, *, discard: bool = False) -> None:
         """Detach a computation: it gets no more records, and its states are deleted.
 
@@ -260,6 +271,7 @@ class Pipeline(Declaration):
         """
         run_steps(clients, self, changes.detach, computation, discard=discard)
 
+    @optional_clients
     def topology(self, clients: Clients, *, snapshot: Status | None = None) -> Topology:
         """Return the running computations and versions, and the progress of changes.
 
@@ -272,6 +284,7 @@ class Pipeline(Declaration):
 
     # Queries
 
+    @optional_clients
     def state(self, clients: Clients, computation: str, key: str) -> dict[str, Any]:
         """Return the state of a key as it was last committed; empty: it has none.
 
@@ -284,6 +297,7 @@ class Pipeline(Declaration):
             return {}
         return run_steps(clients, self, queryable_state.state, computation, key)
 
+    @optional_clients
     def states_of(
         self,
         clients: Clients,
@@ -305,6 +319,7 @@ class Pipeline(Declaration):
         keys = [key for key in keys if not has_unpaired_surrogate(_checked_text("a key", key))]
         return run_steps(clients, self, queryable_state.states_of, computation, keys, rows)
 
+    @optional_clients
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the keys of a computation with their states, slab by slab, in no order.
 
@@ -316,10 +331,12 @@ class Pipeline(Declaration):
             by_key, slot = run_steps(clients, self, queryable_state.states, computation, slot)
             yield from by_key.items()
 
+    @optional_clients
     def status(self, clients: Clients) -> Status:
         """Return the progress of the pipeline: watermarks, backlogs and counts."""
         return run_steps(clients, self, status.status)
 
+    @optional_clients
     def position(self, clients: Clients, stream: str, *, partition: str = "") -> Any:
         """Return the position of a pull source, by one read; None: it has read nothing.
 
@@ -332,10 +349,12 @@ class Pipeline(Declaration):
 
     # Dead letters
 
+    @optional_clients
     def dead_letters(self, clients: Clients, *, limit: int = 100) -> list[DeadLetter]:
         """Return records and timers that have failed too often."""
         return run_steps(clients, self, dead_letters.dead_letters, limit)
 
+    @optional_clients
     def replay(self, clients: Clients, dead_letter: str) -> bool:
         """Process a dead record or timer again, as a late one; return False if there is none.
 
@@ -348,6 +367,7 @@ class Pipeline(Declaration):
             return False
         return run_steps(clients, self, dead_letters.replay, dead_letter)
 
+    @optional_clients
     def discard(self, clients: Clients, dead_letter: str) -> bool:
         """Delete a dead letter; return False if there is none of this id.
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from docs.reference import api, docstrings, generate, signatures
+from rollforward.runtime import Clients
+from rollforward.runtime.process.optional_clients import function_with_optional_clients
 from tests.infra.documents import ROOT, text_of
 
 pytestmark = pytest.mark.fast
@@ -126,6 +128,10 @@ class Painter(Protocol):
     def paint(self) -> None: ...
 
 
+@function_with_optional_clients
+def count(clients: Clients, key: str) -> int: ...
+
+
 class SomeError(Exception):
     """An error."""
 
@@ -137,6 +143,7 @@ class SomeError(Exception):
             sample,
             "def x(a: int, /, b: str = 'x', *rest: Any, key: Sequence[str] | None = None) -> None",
         ),
+        (count, "def x([clients: Clients, ]key: str) -> int"),
         (Colour, "class x(Enum)\n    RED"),
         (Protocol, "class x"),
         (SomeError, "class x"),

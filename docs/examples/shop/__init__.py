@@ -51,7 +51,7 @@ def ship(sale_id: str) -> None:
         sale = Sale.get_by_id(sale_id)
         if not sale.is_shipped:
             sale.is_shipped = True
-            SALES.save_in_transaction(rf.clients(), sale)
+            SALES.save_in_transaction(sale)
 
     rf.transact(body)
 
@@ -93,8 +93,8 @@ app = Flask(__name__)
 def show() -> ResponseReturnValue:
     products = [p for p in ndb.get_multi([ndb.Key(Product, name) for name in PRICES]) if p]
     for product in products:
-        count_visits.insert(rf.clients(), product.key.id(), Visit())
-    sold = {row.name: row for row in SALES.read(rf.clients(), SalesByProduct).rows}
+        count_visits.insert(product.key.id(), Visit())
+    sold = {row.name: row for row in SALES.read(SalesByProduct).rows}
     return render_template("shop.html", products=products, sold=sold, new_id=rf.clients().new_id)
 
 
@@ -114,7 +114,7 @@ def buy() -> ResponseReturnValue:
     def body() -> None:
         if Sale.get_by_id(sale_id) is None:
             sale = Sale(id=sale_id, product=product.key.id(), cents=product.cents)
-            SALES.save_in_transaction(rf.clients(), sale)
+            SALES.save_in_transaction(sale)
             rf.enqueue(ship, ship.bind(sale_id))
 
     rf.transact(body)
@@ -124,7 +124,7 @@ def buy() -> ResponseReturnValue:
 @app.post("/raise")
 def raise_all() -> ResponseReturnValue:
     run_id = request.form["form_id"][:32]
-    rf.continuations.start(rf.clients(), raise_prices, Raise(percent=5), run_id=run_id)
+    rf.continuations.start(raise_prices, Raise(percent=5), run_id=run_id)
     return redirect("/", 303)
 
 

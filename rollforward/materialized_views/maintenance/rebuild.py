@@ -50,6 +50,7 @@ from rollforward.materialized_views.maintenance.walks import (
 )
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.run_all import run_all
 from rollforward.tasks.errors import Retry
 
@@ -116,6 +117,7 @@ class ViewMaintenance:
 
     # What a caller asks for
 
+    @optional_clients
     def rebuild(self, clients: Clients, view: type[View]) -> str:
         """Begin to rebuild a view, unless that is going on; return the table being built.
 
@@ -131,6 +133,7 @@ class ViewMaintenance:
         self.advance(clients, view)
         return table
 
+    @optional_clients
     def rebuilding(self, clients: Clients, view: type[View]) -> BuildStatus | None:
         """Return how far the table is that is being built, None if none is.
 
@@ -166,6 +169,7 @@ class ViewMaintenance:
         self._definitions.check_declared(view)
         return self._catalogs.read().entry(view)
 
+    @optional_clients
     def retire(self, clients: Clients, view: str) -> None:
         """Drop the tables of a view that was taken out of the code.
 
@@ -187,6 +191,7 @@ class ViewMaintenance:
         self._resume_drops(clients, view)
         _run_all(self._drops(clients, self._catalogs.read(), view))
 
+    @optional_clients
     def verify(self, clients: Clients, view: type[View], verify_id: str) -> None:
         """Begin to verify the table that is read, once for each verify_id.
 
@@ -195,6 +200,7 @@ class ViewMaintenance:
         """
         self._verifier.verify(clients, view, verify_id)
 
+    @optional_clients
     def verification(self, clients: Clients, view: type[View], verify_id: str) -> Verification:
         """Return the findings of a verification so far.
 

@@ -27,7 +27,7 @@ def ship(sale_id: str) -> None:
         sale = Sale.get_by_id(sale_id)
         if not sale.is_shipped:
             sale.is_shipped = True
-            SALES.save_in_transaction(rf.clients(), sale)
+            SALES.save_in_transaction(sale)
 
     rf.transact(body)
 
@@ -36,7 +36,7 @@ def sell(sale_id: str, product: str, cents: int) -> None:
     def body() -> None:
         if Sale.get_by_id(sale_id) is None:  # Otherwise this form was sent before.
             sale = Sale(id=sale_id, product=product, cents=cents)
-            SALES.save_in_transaction(rf.clients(), sale)
+            SALES.save_in_transaction(sale)
             rf.enqueue(ship, ship.bind(sale_id))
 
     rf.transact(body)

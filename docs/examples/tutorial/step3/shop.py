@@ -19,7 +19,7 @@ PAGE = """<!doctype html><title>A shop</title>
 
 @app.get("/")
 def show() -> str:
-    rows = sales.SALES.read(rf.clients(), sales.SalesByProduct).rows
+    rows = sales.SALES.read(sales.SalesByProduct).rows
     return render_template_string(PAGE, rows=rows, form_id=rf.clients().new_id())
 
 

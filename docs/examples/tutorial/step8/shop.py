@@ -25,13 +25,13 @@ PAGE = """<!doctype html><title>A shop</title>
 
 @app.get("/")
 def show() -> str:
-    visits.count_visits.insert(rf.clients(), "home", visits.Visit())
+    visits.count_visits.insert("home", visits.Visit())
     page = visits.PageCount.get_by_id("home")
     return render_template_string(
         PAGE,
         cents=prices.Price.get_or_insert("lamp").cents,
         visits=page.visits if page else 0,
-        rows=sales.SALES.read(rf.clients(), sales.SalesByProduct).rows,
+        rows=sales.SALES.read(sales.SalesByProduct).rows,
         form_id=rf.clients().new_id(),
     )
 
@@ -47,7 +47,7 @@ def sell() -> ResponseReturnValue:
 def raise_price() -> ResponseReturnValue:
     run_id = request.form["form_id"][:32]
     args = prices.Raise(percent=10)
-    rf.continuations.start(rf.clients(), prices.raise_prices, args, run_id=run_id)
+    rf.continuations.start(prices.raise_prices, args, run_id=run_id)
     return redirect("/", 303)
 
 

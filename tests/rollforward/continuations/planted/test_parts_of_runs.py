@@ -46,6 +46,7 @@ class Machine:
         self.at_s = 0.0
         self.clock = SimpleNamespace(now=lambda: seconds(self.at_s).replace(tzinfo=datetime.UTC))
         self.meter = SimpleNamespace(cost=Cost)
+        self.process_state = None
 
 
 @pytest.fixture(autouse=True)

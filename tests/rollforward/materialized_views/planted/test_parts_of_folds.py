@@ -56,6 +56,7 @@ class Machine:
     def __init__(self, cache: Cache | None = None) -> None:
         self.clock = SimpleNamespace(now=lambda: NOON)
         self.cache = cache or Cache()
+        self.process_state = None
 
 
 # Paces
