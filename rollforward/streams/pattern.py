@@ -12,7 +12,8 @@ from rollforward.runtime.run_all import run_all
 from rollforward.streams import listing
 from rollforward.streams.driver import tasks_of
 from rollforward.streams.gauges import gauges_of
-from rollforward.streams.pipeline import Pipeline, push_task
+from rollforward.streams.pipeline import Pipeline
+from rollforward.streams.pushes import push_task
 from rollforward.streams.sweep import sweep_pipeline
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
-
-import pydantic
+from typing import Any
 
 from rollforward import outbox
 from rollforward.datastore.transactions import check_outside, current_transaction
@@ -18,9 +12,7 @@ from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.streams.driver import Engine, run_steps, tasks_of
 from rollforward.streams.exchange.ingest import (
-    encoded_record,
     inbound_record,
-    ingest,
 )
 from rollforward.streams.exchange.ingest_attempt import IngestRequest
 from rollforward.streams.exchange.pulling import Partition, pull_wake
@@ -33,12 +25,8 @@ from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.errors import (
-    BackpressureError,
     BadRecordError,
-    MissingCodeError,
-    UnknownStreamError,
 )
-from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.records import (
     FOREVER,
     check_time,
@@ -46,25 +34,21 @@ from rollforward.streams.model.records import (
     inbound_value,
 )
 from rollforward.streams.model.slots import SLOTS
-from rollforward.streams.model.sources import PullSource, PushSource
+from rollforward.streams.model.sources import PullSource
 from rollforward.streams.pushes import (
-    MAX_ID_CHARS,
     MAX_PUSHED_BYTES,
     Accepted,
     PushedRecord,
+    PushLater,
+    check_push,
     check_pushed,
+    has_half_character,
     ingest_push,
+    push_task,
 )
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
-from rollforward.streams.storage.remote_calls import CreateTasks, Key, RepeatedError, Steps
-from rollforward.streams.storage.schema import OUTBOX
-from rollforward.streams.stream_tasks import TICKS_QUEUE, check_known
+from rollforward.streams.storage.remote_calls import CreateTasks, Steps
 from rollforward.streams.topology import changes
-from rollforward.tasks.declaration import Task
-from rollforward.tasks.errors import OtherVersionError, Retry
-from rollforward.tasks.waits import MIN_VERSION_WAIT_S
-
-log = logging.getLogger(__name__)
 
 
 class Pipeline(Declaration):
@@ -100,7 +84,7 @@ class Pipeline(Declaration):
             UnknownTaskError: the app does not serve the pipeline, so nothing would process it.
             RuntimeError: a transaction runs here, which would not undo it.
         """
-        _check_push(self, stream, process)
+        check_push(self, stream, process)
         check_pushed(records)
         check_outside(f"push to {self.name}", "push_in_transaction")
         tasks_of(self).work.check_registered(clients)
@@ -135,10 +119,10 @@ class Pipeline(Declaration):
             UnknownStreamError, BadRecordError: the record is invalid.
             TooLargeError: its task would have more than 100,000 bytes.
         """
-        _check_push(self, stream, process)
+        check_push(self, stream, process)
         text, value = inbound_value(self.codecs, stream, value)
         check_time(timestamp_ms)
-        is_encoded = encoded_of(text) is not None or _has_half_character(text)
+        is_encoded = encoded_of(text) is not None or has_half_character(text)
         sent = text if is_encoded else value
         content = self.name, stream, process, str(timestamp_ms), text
         id_ = current_transaction().id_of("streams", *content)
@@ -379,55 +363,6 @@ class Pipeline(Declaration):
         return run_steps(clients, self, dead_letters.discard, dead_letter)
 
 
-@dataclass(frozen=True)
-class PushLater:
-    """A record that a transaction has pushed."""
-
-    stream: Annotated[str, pydantic.Field(max_length=70)]
-    process: Annotated[str, pydantic.Field(max_length=70)]
-    id: Annotated[str, pydantic.Field(max_length=MAX_ID_CHARS)]
-    value: Any
-    timestamp_ms: int
-    unacked: str = ""  # A row of the outbox; empty in tasks of an earlier version of the code.
-    # The value is the text of one that has a codec, or that is no whole characters.
-    is_encoded: bool = False
-
-
-@functools.cache
-def push_task(pipeline: Pipeline) -> Task[PushLater]:
-    """Return the task that ingests the pushes of transactions, always the same."""
-
-    def push(clients: Clients, args: PushLater) -> None:
-        check_known(pipeline, args.stream, args.process)
-        _check_push(pipeline, args.stream, args.process)
-        engine = Engine(clients, pipeline)
-        try:
-            record = (encoded_record if args.is_encoded else inbound_record)(
-                engine.environment, args.stream, args.value, args.timestamp_ms, args.id
-            )
-        except MissingCodeError as error:
-            raise Retry(str(error), after_s=MIN_VERSION_WAIT_S) from error
-        receipt = Key(OUTBOX, args.unacked) if args.unacked else None
-        request = IngestRequest(args.stream, args.process, [record], receipt=receipt)
-        try:
-            engine.run(ingest(engine.environment, request))
-        except BackpressureError as error:
-            raise Retry(str(error)) from error
-        except UnknownStreamError as error:  # Its readers are on standby, or were detached.
-            raise OtherVersionError(f"{pipeline.name}: {error}") from error
-        except RepeatedError:
-            log.info("%s was accepted before", args.id)
-
-    path = f"/tasks/streams/{pipeline.name}/push"
-    return Task(path, TICKS_QUEUE, PushLater, push)
-
-
-def _has_half_character(text: str) -> bool:
-    """Return whether a value as JSON has an unpaired surrogate, which no task's arguments have."""
-    is_possible = r"\ud" in text
-    return is_possible and has_unpaired_surrogate(json.dumps(decoded(text), ensure_ascii=False))
-
-
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
     partitions = [Partition(stream, name) for name in environment.pipeline.source(stream).processes]
@@ -443,9 +378,3 @@ def _checked_text(subject: str, text: Any) -> str:
     if not isinstance(text, str):
         raise BadRecordError(f"{subject} must be a text, got {text!r:.100}")
     return text
-
-
-def _check_push(pipeline: Declaration, stream: str, process: str) -> None:
-    if not isinstance(pipeline.source(stream), PushSource):
-        raise BadRecordError(f"{stream} is a pull source: no record can be pushed to it")
-    pipeline.check_process(stream, process)

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.group_commit import GroupCommit
-from rollforward.streams.driver import run_steps
-from rollforward.streams.exchange.ingest import ingest, ingest_group
+from rollforward.runtime.texts import has_unpaired_surrogate
+from rollforward.streams.driver import Engine, run_steps
+from rollforward.streams.exchange.ingest import (
+    encoded_record,
+    inbound_record,
+    ingest,
+    ingest_group,
+)
 from rollforward.streams.exchange.ingest_attempt import IngestRequest, IngestResult
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.model.bundle import REPLAY
-from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.errors import (
+    BackpressureError,
+    BadRecordError,
+    MissingCodeError,
+    UnknownStreamError,
+)
+from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.records import encoded_bytes
+from rollforward.streams.model.sources import PushSource
+from rollforward.streams.storage.remote_calls import Key, RepeatedError
+from rollforward.streams.storage.schema import OUTBOX
+from rollforward.streams.stream_tasks import TICKS_QUEUE, check_known
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import OtherVersionError, Retry
+from rollforward.tasks.waits import MIN_VERSION_WAIT_S
+
+log = logging.getLogger(__name__)
 
 MAX_PUSHED = 500
 MAX_PUSHED_BYTES = 2_000_000
@@ -42,6 +68,17 @@ class Accepted:
     records: int
     late: int
     watermark: int
+
+
+def check_push(pipeline: Declaration, stream: str, process: str) -> None:
+    """Check that a process of a source pushes to it.
+
+    Raises:
+        BadRecordError, UnknownStreamError: the source is pulled, or unknown, or the process is.
+    """
+    if not isinstance(pipeline.source(stream), PushSource):
+        raise BadRecordError(f"{stream} is a pull source: no record can be pushed to it")
+    pipeline.check_process(stream, process)
 
 
 def check_pushed(records: Sequence[PushedRecord]) -> None:
@@ -110,3 +147,52 @@ def _push_single(
         return run_steps(clients, pipeline, ingest, request)
     except Exception as error:
         return error
+
+
+@dataclass(frozen=True)
+class PushLater:
+    """A record that a transaction has pushed."""
+
+    stream: Annotated[str, pydantic.Field(max_length=70)]
+    process: Annotated[str, pydantic.Field(max_length=70)]
+    id: Annotated[str, pydantic.Field(max_length=MAX_ID_CHARS)]
+    value: Any
+    timestamp_ms: int
+    unacked: str = ""  # A row of the outbox; empty in tasks of an earlier version of the code.
+    # The value is the text of one that has a codec, or that is no whole characters.
+    is_encoded: bool = False
+
+
+@functools.cache
+def push_task(pipeline: Declaration) -> Task[PushLater]:
+    """Return the task that ingests the pushes of transactions, always the same."""
+
+    def push(clients: Clients, args: PushLater) -> None:
+        check_known(pipeline, args.stream, args.process)
+        check_push(pipeline, args.stream, args.process)
+        engine = Engine(clients, pipeline)
+        try:
+            record = (encoded_record if args.is_encoded else inbound_record)(
+                engine.environment, args.stream, args.value, args.timestamp_ms, args.id
+            )
+        except MissingCodeError as error:
+            raise Retry(str(error), after_s=MIN_VERSION_WAIT_S) from error
+        receipt = Key(OUTBOX, args.unacked) if args.unacked else None
+        request = IngestRequest(args.stream, args.process, [record], receipt=receipt)
+        try:
+            engine.run(ingest(engine.environment, request))
+        except BackpressureError as error:
+            raise Retry(str(error)) from error
+        except UnknownStreamError as error:  # Its readers are on standby, or were detached.
+            raise OtherVersionError(f"{pipeline.name}: {error}") from error
+        except RepeatedError:
+            log.info("%s was accepted before", args.id)
+
+    path = f"/tasks/streams/{pipeline.name}/push"
+    return Task(path, TICKS_QUEUE, PushLater, push)
+
+
+def has_half_character(text: str) -> bool:
+    """Return whether a value as JSON has an unpaired surrogate, which no task's arguments have."""
+    is_possible = r"\ud" in text
+    return is_possible and has_unpaired_surrogate(json.dumps(decoded(text), ensure_ascii=False))

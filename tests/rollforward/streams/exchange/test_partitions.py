@@ -26,7 +26,7 @@ from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import MissingCodeError, UnknownStreamError
 from rollforward.streams.model.limits import Limits
-from rollforward.streams.pipeline import PushLater, push_task
+from rollforward.streams.pushes import PushLater, push_task
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, CreateTasks
 from rollforward.streams.stream_tasks import Pull
 from rollforward.tasks.errors import OtherVersionError

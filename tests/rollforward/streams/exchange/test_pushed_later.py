@@ -18,7 +18,7 @@ from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
-from rollforward.streams.pipeline import push_task
+from rollforward.streams.pushes import push_task
 from rollforward.streams.storage.remote_calls import (
     Commit,
     Key,

@@ -16,7 +16,7 @@ from rollforward.streams.listing import letter_of
 from rollforward.streams.model.codecs import Encoded
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.sink import SinkRecord
-from rollforward.streams.pipeline import push_task
+from rollforward.streams.pushes import push_task
 from rollforward.tasks import Retry
 from rollforward.testing.injection import KINDS, OVERLAP
 from rollforward.testing.services import ACCOUNT, BASE_URL
