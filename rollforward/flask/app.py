@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from flask import Flask
 from google.api_core import exceptions as rpc_errors
@@ -32,6 +33,7 @@ from rollforward.runtime.channel.limits import DatastoreLimits
 from rollforward.runtime.process.open_transactions import OpenTransactions
 from rollforward.runtime.process.processes import NoProcesses, open_processes
 from rollforward.tasks import CloudTaskQueue
+from rollforward.tasks.cloud_tasks import UrlTarget
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.telemetry import CloudLogFormatter, logs
 from rollforward.tracing import CallSpans
@@ -244,7 +246,7 @@ def _configure_pages(app: Flask, settings: Settings) -> None:
     app.config.update(
         SECRET_KEY=settings.secret_keys[0],
         SECRET_KEY_FALLBACKS=list(settings.secret_keys[1:]),
-        SESSION_COOKIE_NAME="session" if settings.is_local else "__Host-session",
+        SESSION_COOKIE_NAME=_cookie_name(settings),
         SESSION_COOKIE_PATH="/",  # Browsers demand it of `__Host-` cookies.
         SESSION_COOKIE_DOMAIN=None,
         SESSION_COOKIE_SECURE=not settings.is_local,
@@ -254,6 +256,15 @@ def _configure_pages(app: Flask, settings: Settings) -> None:
         MAX_FORM_MEMORY_SIZE=fields.MAX_FORM_BYTES,
         MAX_FORM_PARTS=fields.MAX_FIELDS,
     )
+
+
+def _cookie_name(settings: Settings) -> str:
+    """Return the name of the session's cookie: a browser sends it to all ports of a laptop."""
+    if not settings.is_local:
+        return "__Host-session"
+    target = settings.target
+    port = urlsplit(target.base_url).port if isinstance(target, UrlTarget) else None
+    return f"session-{port}" if port else "session"
 
 
 def start(settings: Settings, clients: Clients, registry: Registry) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from rollforward.flask.guards.security import CONTENT_SECURITY_POLICY
+from rollforward.tasks.cloud_tasks import UrlTarget
+from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.handlers.conftest import PARTY, Browser, app_with, on_app_engine, on_cloud_run
 from tests.handlers.invitations.party import ID, PAGE
 from tests.infra.world import Services, World
@@ -87,6 +89,21 @@ def test_a_deployed_app_says_nothing_of_where_it_runs(
         text = browser.get(path).text.lower()
         assert "real-project" not in text, path
         assert not re.search(r"\b(appengine|cloudrun)\b", text), path
+
+
+def test_two_apps_of_a_laptop_leave_each_other_their_forms(world: World) -> None:
+    """S19: a browser sends all ports the same cookies, and each app replaced the other's."""
+    visitors = []
+    for port in (8080, 9000):
+        target = UrlTarget(f"http://127.0.0.1:{port}", ACCOUNT, BASE_URL)
+        settings = replace(world.settings, target=target, secret_keys=(f"of-{port}" * 8,))
+        visitors.append(Browser(app_with(world, settings=settings)))
+    one, other = visitors
+    other.client._cookies = one.client._cookies  # Of one browser.
+    assert one.token() != other.token()
+
+    assert one.post("/invitations", {"id": ID, **PARTY}).status_code == 303
+    assert other.post("/invitations", {"id": "d" * 32, **PARTY}).status_code == 303
 
 
 @pytest.mark.parametrize("deployed", [on_app_engine, on_cloud_run])
