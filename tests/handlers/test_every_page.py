@@ -123,6 +123,26 @@ def test_a_deployed_app_keeps_its_cookie_to_itself(
     assert response.headers["Strict-Transport-Security"].startswith("max-age=")
 
 
+TIME = re.compile(r'<time datetime="([^"]+)">([^<]+)</time>')
+
+
+def test_each_time_of_the_app_says_that_it_is_utc(browser: Browser, party: str) -> None:
+    """A visitor elsewhere took it for their own; a party's is of the place where it is."""
+    sale = {"orders": "2", "stock": "2", "patience": "15", "courier": "you", "pace": "fast"}
+    rush = {"flood": "2", "behind": "1", "tasks": "1", "chosen": "B", "rule": "none", "dead": "0"}
+    assert browser.post("/orders", {"id": "e" * 32, **sale}).status_code == 303
+    assert browser.post("/tenants", {"id": "e" * 32, "way": "line", "pace": "fast", **rush})
+    assert browser.post("/numbers", {"id": "e" * 32}).status_code == 303
+
+    for path in ("/", "/invitations", PAGE, "/orders", "/tenants", "/numbers"):
+        times = TIME.findall(browser.get(path).text)
+        assert times, path
+        for machine, shown in times:
+            is_of_the_party = machine.startswith(PARTY["when"])
+            assert machine.endswith("Z") != is_of_the_party, path
+            assert shown.endswith(" UTC") != is_of_the_party, path
+
+
 FORMS = {
     "/invitations": {"id": "d" * 32, **PARTY},
     f"{PAGE}/details": {**PARTY, "title": "Forged"},
