@@ -104,6 +104,30 @@ CUT = """(names) => names.filter((name) => {
   return isCut || box.width < 20 || box.height < 10 || box.left < 0 || box.right > innerWidth + 1;
 })"""
 
+# What ends beyond the window, and words of which the letters stand below each other.
+BEYOND = """() => {
+  const wrong = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const parent = texts.currentNode.parentElement;
+    const text = texts.currentNode.textContent.trim();
+    if (!text || parent.closest(UNCUT)) continue;
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    const lines = [...range.getClientRects()].filter((box) => box.width > 1);
+    if (lines.some((box) => box.right > innerWidth + 1)) wrong.push(`beyond: ${text}`);
+    const isLatin = /^[ -~\\s\u202f]+$/.test(text);
+    if (isLatin && lines.length > text.split(/[\\s-]+/).length) wrong.push(`torn: ${text}`);
+  }
+  return wrong;
+}""".replace("UNCUT", repr(".unseen, noscript, script, .scroll, pre, code, .menu, .skip"))
+
+
+def beyond(page: Page) -> list[str]:
+    """Return which texts of a page end outside the window, or are torn into letters."""
+    wrong: list[str] = page.evaluate(BEYOND)
+    return wrong
+
 
 def cut_parts(page: Page, *names: str) -> list[str]:
     """Return which parts of a page, by their CSS, are cut or lie outside the window."""

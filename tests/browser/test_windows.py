@@ -18,7 +18,7 @@ from tests.browser.demos.test_invitations import GUESTS, LIST, create_party, sen
 from tests.browser.demos.test_sums import open_sum, start_load
 from tests.browser.demos.test_zeitgeist import play, write_series
 from tests.browser.forms import TIMEOUT_MS, expect_still, press
-from tests.browser.looks import WINDOWS, bottom, cut_parts, drawn, turn, violations
+from tests.browser.looks import WINDOWS, beyond, bottom, cut_parts, drawn, turn, violations
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
@@ -62,6 +62,8 @@ PLACES = """() => [...document.querySelectorAll("#live > *:not(.notices)")]
 WHOLE = ("h1", ".lead", ".break-it .what", ".menu [aria-current]", ".top .badge", ".top .brand")
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 WIDE = {"viewport": {"width": 1440, "height": 900}}
+# WCAG 1.4.10: a window of 1280 px that is enlarged four times is 320 px wide.
+ENLARGED = {"width": 320, "height": 640}
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +191,22 @@ def test_the_explanation_is_whole_in_each_window(
             page.evaluate(TWO_FRAMES)  # The menu follows its width.
             if cut := cut_parts(page, *WHOLE):
                 faults[f"{path} {name}"] = cut
+    page.close()
+
+    assert faults == {}
+
+
+def test_no_text_is_cut_or_torn_where_a_page_is_enlarged(
+    browser: Browser, stack: Stack, pages: list[str]
+) -> None:
+    """A party's page said nothing of its state, and the costs of a page stood letter by letter."""
+    page = browser.new_page(viewport=ENLARGED, reduced_motion="reduce")
+    faults = {}
+    [party, *_] = (path for path in pages if "/invitations/" in path)
+    for path in (*FITTING, *FITTING_DESKTOP, "/blog/cost", "/zeitgeist", "/grades", party):
+        page.goto(path if path.startswith("http") else stack.app + path)
+        if wrong := beyond(page):
+            faults[path] = wrong
     page.close()
 
     assert faults == {}
