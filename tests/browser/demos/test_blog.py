@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.forms import TIMEOUT_MS, check_width, one_window, press, without_scripts
+from tests.browser.looks import WINDOWS
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
@@ -53,6 +54,25 @@ def test_a_post_is_written_read_and_discussed(
         page.goto(f"{stack.app}{path}")
         check_width(page)
     assert problems == []
+
+
+def test_long_names_make_no_page_wider(browser: Any, stack: Stack) -> None:
+    """A title and a name without a place to break them, on a phone."""
+    page = browser.new_context(viewport=WINDOWS["phone"]["viewport"]).new_page()
+    page.goto(f"{stack.app}/blog/new")
+    page.get_by_label("Your name").fill("W" * 40)
+    page.get_by_label("Title").fill("W" * 160)
+    page.get_by_label("Text Markdown").fill("W" * 500)
+    press(page, page.get_by_role("button", name="Publish"))
+    check_width(page)
+    page.goto(f"{stack.app}/blog")
+    check_width(page)
+    page.goto(f"{stack.app}/grades")
+    page.get_by_label("Name").fill("W" * 60)
+    press(page, page.get_by_role("button", name="Add the student"))
+    page.goto(f"{stack.app}/grades?tab=roster")
+    check_width(page)
+    page.context.close()
 
 
 @one_window
