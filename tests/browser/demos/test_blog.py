@@ -56,6 +56,38 @@ def test_a_post_is_written_read_and_discussed(
     assert problems == []
 
 
+RECTS = "all => all.map((each) => each.getBoundingClientRect()).map((box) => [box.left, box.right])"
+# Where the first letter of a paragraph stands, as seen from the right.
+FROM_RIGHT = """paragraph => {
+  const letter = document.createRange();
+  letter.setStart(paragraph.firstChild, 0);
+  letter.setEnd(paragraph.firstChild, 1);
+  return paragraph.getBoundingClientRect().right - letter.getBoundingClientRect().right;
+}"""
+
+
+def test_a_hebrew_post_reads_from_right_to_left_and_its_line_of_facts_does_not(
+    browser: Any, stack: Stack
+) -> None:
+    """The name stood behind the date, and a full stop before its sentence."""
+    page = browser.new_context().new_page()
+    page.goto(f"{stack.app}/blog/new")
+    page.get_by_label("Your name").fill("שרה")
+    page.get_by_label("Title").fill("שלום, עולם.")
+    page.get_by_label("Text Markdown").fill("שלום, עולם.")
+    press(page, page.get_by_role("button", name="Publish"))
+    say(page, "שלום, עולם.")
+
+    for paragraph in (".reading h1", ".prose p", ".comment-text"):
+        assert page.locator(paragraph).evaluate(FROM_RIGHT) < 1, paragraph
+    page.goto(f"{stack.app}/blog")
+    facts = page.locator(".post-item", has_text="שלום").locator(".byline").first
+    author, time, link = facts.locator("bdi, time, a").evaluate_all(RECTS)
+    assert author[1] <= time[0]
+    assert time[1] <= link[0]
+    page.context.close()
+
+
 def test_long_names_make_no_page_wider(browser: Any, stack: Stack) -> None:
     """A title and a name without a place to break them, on a phone."""
     page = browser.new_context(viewport=WINDOWS["phone"]["viewport"]).new_page()
