@@ -164,3 +164,16 @@ def test_a_page_of_what_was_deleted_says_so_and_asks_no_more(page: Page, stack: 
     page.wait_for_timeout(REST_MS)
 
     assert asked == []
+
+
+@one_window
+def test_each_stop_of_the_tab_key_is_seen(page: Page, stack: Stack) -> None:
+    """Also the list of events, which the arrow keys scroll."""
+    open_sum(page, stack, "by-keyboard")
+    page.locator(".news").focus()
+    page.keyboard.press("Shift+Tab")
+
+    page.keyboard.press("Tab")
+
+    expect(page.locator(".news")).to_be_focused()
+    expect(page.locator(".news")).to_have_css("outline-style", "solid")
