@@ -83,12 +83,15 @@
     const twin = slider && fresh.querySelector("#" + CSS.escape(slider.id));
     if (twin) twin.value = slider.value;
     const scrolled = [...old.querySelectorAll(".scroll")].map((box) => box.scrollTop);
+    const top = old.scrollTop;
     const reachable = "a, button, select, summary, input:not([type=hidden]), [tabindex]";
     const focused = document.activeElement;
     const place = [...old.querySelectorAll(reachable)].indexOf(focused);
     const name = nameOf(focused);
     old.replaceWith(fresh);
+    fresh.scrollTop = top;
     fresh.querySelectorAll(".scroll").forEach((box, i) => { box.scrollTop = scrolled[i] || 0; });
+    if (focused === old) fresh.focus({ preventScroll: true });
     if (place < 0) return;
     const twins = [...fresh.querySelectorAll(reachable)];
     const next = twins.find((twin) => nameOf(twin) === name) || twins[Math.min(place, twins.length - 1)] || document.getElementById("now");

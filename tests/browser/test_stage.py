@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.demos.test_sums import open_sum
 from tests.browser.forms import (
@@ -177,3 +177,31 @@ def test_each_stop_of_the_tab_key_is_seen(page: Page, stack: Stack) -> None:
 
     expect(page.locator(".news")).to_be_focused()
     expect(page.locator(".news")).to_have_css("outline-style", "solid")
+
+
+@one_window
+def test_fresh_events_keep_the_keyboard_and_the_scroll(page: Page, stack: Stack) -> None:
+    """A queue that is slowed counts its seconds there, so they are replaced once a second."""
+    open_sum(page, stack, "many-events")
+    expect_still(page)
+
+    def many_events(route: Route) -> None:
+        whole = {**route.request.headers, "if-none-match": ""}
+        text = route.fetch(headers=whole).text()
+        head, part, rest = text.partition('data-part="news" data-same="')
+        opening, _, events = rest.partition(">")
+        body = f"{head}{part}{len(text)} {opening}><p>{'<p>Killed'.join(' ' * 40)}</p>{events}"
+        route.fulfill(body=body, content_type="text/html")
+
+    page.route("**/live", many_events)
+    page.evaluate("window.live.refresh()")
+    news = page.locator(".news")
+    expect(news).to_contain_text("Killed")
+    news.focus()
+    news.evaluate("each => { each.scrollTop = 10; each.dataset.same = 'another second'; }")
+
+    page.evaluate("window.live.refresh()")
+
+    expect(news).not_to_have_attribute("data-same", "another second")
+    expect(news).to_be_focused()
+    assert news.evaluate("each => each.scrollTop") == 10
