@@ -45,7 +45,8 @@
   let paceMs = 0; // How soon the server wants to be asked again.
 
   const show = () => {
-    const word = paused ? "Paused" : gone ? "Deleted" : lost ? "Reconnecting" : isIdle() ? "Idle" : "Live";
+    const word = paused || isSelecting() ? "Paused"
+      : gone ? "Deleted" : lost ? "Reconnecting" : isIdle() ? "Idle" : "Live";
     status.textContent = word;
     status.dataset.word = word;
     toggle.textContent = paused ? "Resume" : "Pause";
@@ -59,10 +60,12 @@
     problem.hidden = !text;
   };
 
-  const isInUse = () => {
+  // A text that is being selected must not be swapped away.
+  const isSelecting = () => {
     const selection = document.getSelection();
-    return pressed || (selection && !selection.isCollapsed && live.contains(selection.anchorNode));
+    return !selection.isCollapsed && live.contains(selection.anchorNode);
   };
+  const isInUse = () => pressed || isSelecting();
 
   // Puts a fresh part in place of an old one; what was open stays open, focus stays.
   const swap = (old, fresh) => {
@@ -257,6 +260,13 @@
     still = 0;
     gone = false;
     told.tryAgain();
+    next();
+  });
+  let wasSelecting = false;
+  document.addEventListener("selectionchange", () => {
+    if (isSelecting() === wasSelecting) return;
+    wasSelecting = !wasSelecting;
+    if (!wasSelecting) told.isChanged = true; // What was told meanwhile is not on the page.
     next();
   });
   live.addEventListener("pointerdown", () => { pressed = true; });

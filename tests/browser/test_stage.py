@@ -166,6 +166,38 @@ def test_a_page_of_what_was_deleted_says_so_and_asks_no_more(page: Page, stack: 
     assert asked == []
 
 
+SELECT = """() => {
+  const range = document.createRange();
+  range.selectNodeContents(document.querySelector("#live .numbers dd"));
+  document.getSelection().addRange(range);
+}"""
+
+
+@one_window
+def test_a_page_of_which_a_text_is_selected_says_that_it_is_paused(
+    page: Page, stack: Stack
+) -> None:
+    """It shows nothing newer, and said that it was live; then it shows what it has missed."""
+    open_sum(page, stack, "selected")
+    expect_still(page)
+    status, total = page.locator("[data-live-status]"), page.locator("#live .numbers dd").first
+    expect(status).to_have_text("Live")
+    page.evaluate(SELECT)
+    expect(status).to_have_text("Paused")
+
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.get_by_label("Amount may be negative").fill("7")
+    press(other, other.get_by_role("button", name="Add it"))
+    expect(other.locator("#live .numbers dd").first).to_have_text("7", timeout=TIMEOUT_MS)
+    expect_still(other)
+    expect(total).to_have_text("0")
+
+    page.evaluate("document.getSelection().empty()")
+    expect(status).to_have_text("Live")
+    expect(total).to_have_text("7", timeout=REST_MS)
+
+
 @one_window
 def test_each_stop_of_the_tab_key_is_seen(page: Page, stack: Stack) -> None:
     """Also the list of events, which the arrow keys scroll."""
