@@ -189,7 +189,9 @@ def test_an_old_token_is_refused(
     world.app.config["WTF_CSRF_TIME_LIMIT"] = -1
 
     assert browser.post(f"{PAGE}/send", token=token).status_code == 403
-    assert "expired" in browser.post(f"{PAGE}/send", token=token).text
+    refused = browser.post(f"{PAGE}/send", token=token).text
+    assert "expired" in refused
+    assert "Go back and send it again" in refused
 
 
 def test_a_session_survives_a_change_of_keys(world: World, browser: Browser) -> None:

@@ -31,6 +31,9 @@ DEFAULTS: dict[str, Any] = {
     "WTF_CSRF_SSL_STRICT": True,
 }
 
+# A browser keeps what was typed when it goes back, mostly with a fresh token, and no reload does.
+ADVICE = "Go back and send it again. If that fails, copy what you have typed, and reload the page."
+
 
 def register(app: Flask) -> None:
     """Give templates `csrf_token()`."""
@@ -69,4 +72,4 @@ def protect() -> None:
     try:
         check.protect()
     except CSRFError as error:
-        abort(403, f"{error.description} Go back, reload the page and try again.")
+        abort(403, f"{error.description} {ADVICE}")
