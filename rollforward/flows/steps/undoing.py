@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
 from rollforward.batches import TaskBatch
-from rollforward.flows.errors import StepFailedError
+from rollforward.flows.errors import BadStepError, StepFailedError
 from rollforward.flows.rows.records import DONE, FAILED, Kind
 from rollforward.flows.steps import calls, waits
 from rollforward.flows.steps.attempt import FlowAttempt
@@ -26,8 +28,16 @@ class Undos:
         self._batch = batch
 
     def add(self, call: StepCall) -> None:
-        """Declare a call that is made if the flow is rejected or cancelled."""
+        """Declare a call that is made if the flow is rejected or cancelled.
+
+        Raises:
+            BadStepError: the call would not run its function.
+        """
         self.names.use(call.name)
+        if inspect.iscoroutinefunction(call.function) or inspect.isgeneratorfunction(call.function):
+            raise BadStepError(
+                f"the undo {call.name!r} must be a plain function: called, it would not run"
+            )
         self.calls.append(call)
 
     def unknown(self) -> list[str]:

@@ -44,6 +44,10 @@ def returns_another_type() -> int:
     return "text"  # type: ignore[return-value]
 
 
+async def refund_later() -> None:
+    CODE.act("refunded")
+
+
 class Closed:
     """A row of a database whose session has ended."""
 
@@ -154,6 +158,11 @@ STEPS: dict[str, tuple[Code, str, int]] = {
         lambda step: step.outside("a", lambda: (CODE.act("called"), step.undo("b", CODE.act))),
         WITHIN,
         1,
+    ),
+    "an undo that a call would not run": (
+        lambda step: step.undo("a", refund_later),
+        "the undo 'a' must be a plain function: called, it would not run",
+        0,
     ),
     "1,001 steps": (
         lambda step: [step.undo(f"undo {number}", CODE.act) for number in range(1001)],
