@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_bundle
-from rollforward.streams.model.bundle import KeyedRecord
+from rollforward.streams.model.bundle import KeyedRecord, derived_id
 from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer, SlabBody
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.model.state import TIMER_BYTES
@@ -342,3 +342,23 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computati
         assert all(reference() is None for reference in Fragile.seen)
     finally:
         gc.enable()
+
+
+class Twice(Computation):
+    weak = True
+    idempotent = True
+    inputs: ClassVar = {"in": lambda value: "k"}
+    outputs = ("out", "other")
+
+    def record(self, ctx: Context, record: Record) -> None:
+        for stream in ("out", "other", "out"):
+            ctx.produce(stream, record.value)
+
+
+def test_the_ids_of_a_weak_computation_s_outputs_are_those_of_all_versions() -> None:
+    """G14: a record that is worked on again after a deployment is known by them."""
+    record = KeyedRecord("k", 1, 5, "in", 0, "r-1", "1")
+    outputs = run_bundle(Twice(), {}, [record], watermark=0, now_ms=0).productions
+    places = [("out", 1), ("other", 1), ("out", 2)]
+    expected = [(stream, derived_id("in", "r-1", "twice", place)) for stream, place in places]
+    assert [(output.stream, output.id) for output in outputs] == expected

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from rollforward.streams.driver import Engine
 from rollforward.streams.storage.joint_commits import MAX_RECORDS
-from rollforward.streams.storage.schema import ON_TIME, chunk_id
+from rollforward.streams.storage.remote_calls import Scan, StoredRow
+from rollforward.streams.storage.schema import CHUNK, ON_TIME, chunk_id
 from tests.rollforward.streams.storage.test_joint_commits import (
     ELSEWHERE,
     NAMES,
@@ -75,3 +79,16 @@ def test_a_worker_whose_answer_cannot_be_sent_has_given_its_offers_back() -> Non
     here.work = fail
     assert away.commits.offer(pushed(1)) is None
     assert here.commits._offers == {}
+
+
+def test_a_bundle_takes_as_many_offers_as_its_scan_has_left_room_for() -> None:
+    asked = list[int]()
+
+    def take(low: str, high: str, limit: int) -> list[Any]:
+        asked.append(limit)
+        return []
+
+    engine = SimpleNamespace(_joint_commits=SimpleNamespace(take=take))
+    scanned = [("a", StoredRow(None, 1)), ("b", StoredRow(None, 1))]
+    assert Engine._with_offers(cast(Engine, engine), scanned, Scan(CHUNK, "a", "z", 20)) == scanned
+    assert asked == [18]

@@ -10,14 +10,17 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
+from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
+from rollforward.streams.graph.plan import running_computation
 from rollforward.streams.model.errors import MissingCodeError, TopologyError, UnknownStreamError
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Commit, Wake
 from rollforward.streams.storage.schema import SLAB
 from rollforward.streams.topology.changes import attach, detach, replace
+from rollforward.streams.topology.compatibility import check_replaces
 from tests.rollforward.streams.scenarios.topology_pipeline import (
     SOURCE,
     Second,
@@ -253,3 +256,13 @@ def test_what_is_written_inside_cannot_be_pushed() -> None:
         desk.do(attach(desk.environment, name, None))
     with pytest.raises(UnknownStreamError, match="as a source"):
         desk.push(Came("o", "a", 2), stream="others")
+
+
+def test_a_sink_and_a_computation_do_not_take_the_place_of_each_other() -> None:
+    """G15: the ids and the state of one are unknown to the other, also if no code has both."""
+    sink = EffectSink("in", lambda clients, record: None, name="told")
+    computation = Told()
+    computation.inputs = {"in": key_of}
+    for replaced, code in ((sink, computation), (computation, sink)):
+        with pytest.raises(TopologyError, match="only one of version 1 of told and the running"):
+            check_replaces(replaced, running_computation(replaced), code)
