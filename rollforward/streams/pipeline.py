@@ -368,7 +368,7 @@ def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     partitions = [Partition(stream, name) for name in environment.pipeline.source(stream).processes]
     rows, id_ = (yield from status.source_rows(environment, partitions)), environment.new_id()
     wakes = [
-        pull_wake(environment, partition, row.seq, "begin", id_)
+        pull_wake(environment, partition, row, "begin", id_)
         for partition, row in zip(partitions, rows, strict=True)
     ]
     yield CreateTasks(wakes)

@@ -79,7 +79,7 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
             woken += yield from _wake_partition(environment, head.body, partition, row.body, source)
         elif has_begun:
             quarter = environment.now_ms() // (FOUND_WITHIN_MINUTES * STALE_MS)
-            yield CreateTasks([pull_wake(environment, partition, 0, "sweep", quarter)])
+            yield CreateTasks([pull_wake(environment, partition, SourceRow(), "sweep", quarter)])
             woken += 1
     return woken
 
@@ -100,7 +100,7 @@ def _wake_partition(
     number, is_due = _look(source, idle_ms)
     if is_due:
         suffix = ("sweep", *resumed, number)
-        yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
+        yield CreateTasks([pull_wake(environment, partition, row, *suffix)])
     return int(is_due)
 
 
@@ -162,5 +162,5 @@ def _wake_ended(
     is_due = yield from has_more(source, partition.name, row.position)
     if is_due:
         suffix = sweep_suffix(environment)
-        yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
+        yield CreateTasks([pull_wake(environment, partition, row, *suffix)])
     return int(is_due)

@@ -125,23 +125,30 @@ def pull(environment: Environment, stream: str, name: str = "") -> Steps[bool]:
             break
         if is_idle or environment.elapsed_ms() - began_ms > environment.config.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
-            yield CreateTasks([pull_wake(environment, partition, row.body.seq, delay_s=delay_s)])
+            yield CreateTasks([pull_wake(environment, partition, row.body, delay_s=delay_s)])
             break
     yield from wakeups.flush()
     return row.body.watermark >= FOREVER  # type: ignore[no-any-return]
 
 
 def pull_wake(
-    environment: Environment, partition: Partition, seq: int, *suffix: str | int, delay_s: float = 0
+    environment: Environment,
+    partition: Partition,
+    row: SourceRow,
+    *suffix: str | int,
+    delay_s: float = 0,
 ) -> Wake:
     """Return the task that continues to read a source.
 
     Args:
+        row: Its last commit has an id that no other one has had, even if the rows of an earlier
+            pipeline of this name were deleted, whose tasks keep their names.
         suffix: Distinguishes the task from the reader's own, which may have run already and found
             nothing.
     """
     target = partition.target
-    return Wake((target, -1), (environment.pipeline.name, target, seq, *suffix), delay_s)
+    name = environment.pipeline.name, target, row.seq, *row.last[-1:], *suffix
+    return Wake((target, -1), name, delay_s)
 
 
 def _row(environment: Environment, partition: Partition, layout_version: int) -> Steps[StoredRow]:

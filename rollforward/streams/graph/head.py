@@ -35,8 +35,11 @@ EMPTY = Head()
 def read_head(environment: Environment, first: Head = EMPTY) -> Steps[StoredRow]:
     """Read the head of a pipeline; create its rows on the first run.
 
+    Names of tasks have generations, and stay taken for hours when the rows of a pipeline are
+    deleted. So generations begin with the time.
+
     Args:
-        first: The head of a pipeline that has none.
+        first: The head of a pipeline that has none, without a generation.
 
     Raises:
         ChangedError: every attempt lost a race, or its outcome is unknown.
@@ -56,10 +59,10 @@ def read_head(environment: Environment, first: Head = EMPTY) -> Steps[StoredRow]
 def _first_rows(environment: Environment, head: StoredRow | None, first: Head) -> Steps[Commit]:
     """Return a commit with as many first rows as it takes; the last one completes the head."""
     pipeline, names, commit = environment.pipeline, environment.names, Commit()
-    body = head.body if head is not None else first
+    body = head.body if head is not None else first._replace(gen=environment.now_ms())
     absent = [code for code in pipeline.computations.values() if code.name not in body.intervals]
     while absent and _has_room(commit, pipeline.intervals_of(absent[0])):
-        body, rows = with_intervals(environment, body, [absent.pop(0)], gen=body.gen)
+        body, rows = with_intervals(environment, body, [absent.pop(0)])
         commit.inserts += rows
     streams = [stream for stream in pipeline.sources if stream not in body.processes]
     existing = (yield from _stored_processes(environment, streams)) if head is not None else ()
@@ -99,14 +102,12 @@ def with_intervals(
     head: Head,
     computations: Iterable[Computation],
     created_in: int = 0,
-    gen: int = 0,
 ) -> tuple[Head, list[tuple[Key, Any]]]:
     """Return a head with the intervals of new computations, and the rows of these intervals.
 
     Args:
         created_in: The layout version that creates them. It separates their inboxes, generations
             and rows of ids from those of an earlier computation of the same name.
-        gen: The first generation, if they are the first rows of their pipeline.
     """
     intervals, created_in_by_place = dict(head.intervals), dict(head.created_in_by_place)
     rows: list[tuple[Key, Any]] = []
@@ -116,7 +117,7 @@ def with_intervals(
         for lo, hi in zip(los, [*los[1:], SLOTS], strict=True):
             row = Interval(
                 hi,
-                gen=created_in * GENERATIONS + gen,
+                gen=created_in * GENERATIONS + environment.now_ms(),
                 slabs=(Slab(lo),),
                 created_in=created_in,
                 layout_version=created_in,

@@ -232,8 +232,7 @@ def _check_unpublished(environment: Environment) -> Steps[None]:
 
 def _first_head(environment: Environment, header: Header) -> Head:
     stopped = {"import": header.id, "topology": initial_computations(environment.pipeline)}
-    # Names of tasks have the generation, and those of a deleted pipeline stay taken for a while.
-    return with_watermarks(Head(gen=environment.now_ms(), stopped=stopped), header)
+    return with_watermarks(Head(stopped=stopped), header)
 
 
 def _write_source(environment: Environment, header: Header, progress: Sequence[Any]) -> Steps[None]:
@@ -250,6 +249,7 @@ def _write_source(environment: Environment, header: Header, progress: Sequence[A
             latest=0 if watermark >= FOREVER else watermark,  # Of a record, which no end is.
             position=position,
             records=header.numbers.get(f"{stream}:{process}", 0),
+            last=(environment.new_id(),),
             seq=1,
         )
         return Commit(puts=[(key, source, row.version)])

@@ -120,7 +120,7 @@ def resume_sources(
 ) -> Steps[None]:
     """Resume paused pull sources that are below the limit again; push clients retry anyway."""
     wakes = [
-        pull_wake(environment, Partition(stream, process), row.seq, "let go", head.gen)
+        pull_wake(environment, Partition(stream, process), row, "let go", head.gen)
         for (stream, process), row in rows.items()
         if row.seq
         # This code cannot read a source that only other code declares.

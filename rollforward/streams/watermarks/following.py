@@ -55,6 +55,9 @@ SAME = ("layout_version", "intervals", "topology", "recovered", "replays")
 IN_TURN = 256
 # Clocks of machines may differ by this when a processing-time timer is due.
 MAX_SKEW_MS = 60_000
+# A process follows no view after so many ticks of others: a pipeline of the same name that began
+# anew has a generation by its time.
+MAX_MISSED = 1_000
 _VIEW = "the last cut"
 
 
@@ -89,7 +92,7 @@ def _is_valid(environment: Environment, view: View, head: Head) -> bool:
     """Return whether a cut at a head can follow a view."""
     return (
         _can_follow(environment, head)
-        and head.gen >= view.head.gen
+        and 0 <= head.gen - view.head.gen < MAX_MISSED
         and all(getattr(head, name) == getattr(view.head, name) for name in SAME)
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def births_repeat(schedule: Any, patch: pytest.MonkeyPatch) -> None:
     real = changes.with_intervals
 
     def with_intervals(environment: Any, head: Head, new: Iterable[Any], created_in: int) -> Any:
-        return real(environment, head, new)
+        return real(replace(environment, now_ms=lambda: 0), head, new)
 
     patch.setattr(changes, "with_intervals", with_intervals)
 

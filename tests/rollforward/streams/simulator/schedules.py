@@ -19,7 +19,7 @@ from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.remote_calls import Commit, CreateTasks, Pause, Read
-from rollforward.streams.storage.schema import CHUNK, DEAD
+from rollforward.streams.storage.schema import CHUNK, DEAD, SourceRow
 from tests.rollforward.streams.simulator.accidents import Chances
 from tests.rollforward.streams.simulator.invariants import Judge
 from tests.rollforward.streams.simulator.simulator import Simulation
@@ -39,7 +39,9 @@ def begin_pull(simulation: Simulation, stream: str, name: str = "") -> Steps:
         [found] = yield Read([environment.names.source(*partition)])
         if found.body.seq:
             return
-        yield CreateTasks([pull_wake(environment, partition, 0, "begin", environment.new_id())])
+        yield CreateTasks(
+            [pull_wake(environment, partition, SourceRow(), "begin", environment.new_id())]
+        )
         yield Pause(0.2)
 
 

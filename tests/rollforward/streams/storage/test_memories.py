@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
 from rollforward.streams.exchange.pulling import Partition, pull_wake
-from rollforward.streams.storage.schema import SLAB
+from rollforward.streams.storage.schema import SLAB, SourceRow
 from tests.rollforward.streams.simulator.accidents import NO_FAULTS, Chances
 from tests.rollforward.streams.simulator.simulator import Simulation
 
@@ -42,7 +42,7 @@ def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
         simulation.config = replace(simulation.config, run_ms=-1, linger=())
         environment = simulation.environment(simulation.machines[0])
         simulation.wakes.append(
-            (simulation.now_ms, pull_wake(environment, Partition("lines", ""), 0))
+            (simulation.now_ms, pull_wake(environment, Partition("lines", ""), SourceRow()))
         )
         simulation.run()
 
@@ -64,7 +64,9 @@ def test_a_read_that_comes_over_what_is_no_record_goes_on() -> None:
     pipeline = Pipeline("skipping", Counted, sources=[PullSource("lines", skip)], intervals=1)
     simulation = Simulation(pipeline, 0, NO_FAULTS)
     environment = simulation.environment(simulation.machines[0])
-    simulation.wakes.append((simulation.now_ms, pull_wake(environment, Partition("lines", ""), 0)))
+    simulation.wakes.append(
+        (simulation.now_ms, pull_wake(environment, Partition("lines", ""), SourceRow()))
+    )
     simulation.run()
 
     [slab] = [row.body for key, row in simulation.store.rows.items() if key.kind == SLAB]

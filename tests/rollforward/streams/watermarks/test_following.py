@@ -114,6 +114,17 @@ def test_a_tick_reads_the_intervals_that_got_records_and_no_others() -> None:
     assert seen.intervals == seen.inboxes == []
 
 
+def test_a_pipeline_begun_anew_is_not_followed_from_the_one_before() -> None:
+    """G3: the rows of the one whose rows were deleted say nothing of those of the next."""
+    desk = desk_of()
+    desk.simulation.store.rows.clear()
+    desk.wait(10)
+    for key in "abb":  # More often than before, so that the notes seem to follow the others.
+        desk.push(Came(f"in {key}", key, 300), watermark=310)
+    desk.do(tick(desk.environment))
+    assert desk.head.inputs["windows"] == 300
+
+
 def test_each_process_follows_from_its_own_last_tick() -> None:
     """G3: the notes of senders say what was sent since, however many ticks of others there were."""
     desk = desk_of()
