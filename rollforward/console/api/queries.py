@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.look.lists import parse_integer
 from rollforward.operations import DeadTaskFilter
 from rollforward.runtime.clock import TimeRange
@@ -24,13 +25,8 @@ MAX_PATTERN_READS = 40
 LIST_RUNS = 10
 # Of one pattern, to be put in order.
 SORTED_RUNS = 20
-# A service does not answer; ndb says so with RetryError, after attempts of its own.
-OUTAGES = (
-    rpc_errors.ServiceUnavailable,
-    rpc_errors.DeadlineExceeded,
-    rpc_errors.RetryError,
-    Retry,
-)
+# A service does not answer, or its quota is used up; ndb raises RetryError after its own attempts.
+OUTAGES = (*OUTCOME_UNKNOWN, rpc_errors.ResourceExhausted, rpc_errors.RetryError, Retry)
 
 
 class BadQueryError(ValueError):
