@@ -199,8 +199,7 @@ def mount(
     if console is not None:
         console.register(app)
     csrf.exempt_machines(app)
-    if not guards_pages:
-        errors.register_on_library_endpoints(app)
+    errors.register_on_library_endpoints(app, error_page)
 
 
 def _local_console() -> Mounted:

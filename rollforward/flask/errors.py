@@ -15,7 +15,7 @@ from flask import Flask, Response, current_app
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 from werkzeug.datastructures import Headers
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, default_exceptions
 
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.api.problems import problem
@@ -48,13 +48,16 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
         app.register_error_handler(kind, handler)
 
 
-def register_on_library_endpoints(app: Flask) -> None:
-    """Map the errors of the library's endpoints, and leave those of the app's pages to it."""
-    for kind, handler in _handlers(plain_page).items():
-        for name in app.blueprints:
-            if name.startswith(BLUEPRINT_PREFIX):
-                # A blueprint may be on many apps, and takes no handler after the first.
-                app.error_handler_spec[name][None][kind] = handler
+def register_on_library_endpoints(app: Flask, page: ErrorPage = plain_page) -> None:
+    """Map the errors of the library's endpoints, also where the app has a page for their status."""
+    handlers = _handlers(page)
+    for name in app.blueprints:
+        if name.startswith(BLUEPRINT_PREFIX):
+            # A blueprint may be on many apps, and takes no handler after the first.
+            by_status = app.error_handler_spec[name]
+            by_status[None].update(handlers)
+            for status, kind in default_exceptions.items():
+                by_status[status][kind] = handlers[HTTPException]
 
 
 def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], ResponseReturnValue]]:

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flask import Flask, request
+from flask import Flask, abort, request
 from flask_wtf import CSRFProtect
 
 import rollforward as rf
+from rollforward.console import Role
 from rollforward.flask import app as apps
 from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.guards import csrf, fields
@@ -292,6 +293,24 @@ def test_the_console_s_forms_work_whatever_the_app_calls_its_token(guards_pages:
     assert "Select at least one dead task." in press(csrf_token=token[1])
     assert "CSRF" in press(csrf_token="x")
     assert "CSRF" in press()
+
+
+@pytest.mark.parametrize("guards_pages", [True, False])
+def test_errors_of_the_console_are_its_own_where_the_app_has_a_page_for_their_status(
+    guards_pages: bool,
+) -> None:
+    """An operator whose page was open for a day read that the rights are missing."""
+    app = old_app()
+    app.register_error_handler(403, lambda error: ("the shop's own page", 403))
+    app.add_url_rule("/secret", "secret", lambda: abort(403))
+    console = rf.Console(access=lambda request: Role.READ)
+    operator = rf.serve(app, ship, console=console, guards_pages=guards_pages).test_client()
+
+    assert operator.get("/secret").text == "the shop's own page"
+    old_form = operator.post("/rollforward/dead/selected", data={"csrf_token": "x"})
+    assert csrf.ADVICE in old_form.text
+    change = operator.post("/rollforward/api/v1/dead-tasks:delete", json={"filter": {}})
+    assert change.json == {**change.json, "status": 403, "detail": "Your role can only read."}
 
 
 @pytest.mark.parametrize(("hours", "status"), [(23, 200), (25, 403)])
