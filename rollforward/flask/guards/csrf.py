@@ -12,6 +12,7 @@ from flask import Flask, abort, current_app, request
 
 from rollforward.flask.context import (
     API_BLUEPRINTS,
+    CONSOLE,
     CONSOLE_API,
     MACHINE_BLUEPRINTS,
     is_library_endpoint,
@@ -50,9 +51,12 @@ def token() -> str:
 
 
 def exempt_machines(app: Flask) -> None:
-    """Let an app's own CSRFProtect pass deliveries, sweeps and APIs, which prove their callers."""
+    """Let an app's own CSRFProtect pass deliveries, sweeps and APIs, which prove their callers.
+
+    And the console, whose forms have another field, and are checked here.
+    """
     if (own := app.extensions.get(EXTENSION)) is not None:
-        for name in (*MACHINE_BLUEPRINTS, *API_BLUEPRINTS, CONSOLE_API):
+        for name in (*MACHINE_BLUEPRINTS, *API_BLUEPRINTS, CONSOLE, CONSOLE_API):
             if name in app.blueprints:
                 own.exempt(app.blueprints[name])
 

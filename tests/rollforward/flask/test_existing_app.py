@@ -277,10 +277,15 @@ def test_an_app_that_does_not_trust_the_host_of_tasks_is_refused(
         check_routes(app, [], target)
 
 
+@pytest.mark.parametrize("has_own_check", [True, False])
 @pytest.mark.parametrize("guards_pages", [True, False])
-def test_the_console_s_forms_work_whatever_the_app_calls_its_token(guards_pages: bool) -> None:
+def test_the_console_s_forms_work_whatever_the_app_calls_its_token(
+    guards_pages: bool, has_own_check: bool
+) -> None:
     """S19: with another WTF_CSRF_FIELD_NAME each button of the console was refused with 403."""
     app = old_app()
+    if has_own_check:
+        CSRFProtect(app)
     app.config["WTF_CSRF_FIELD_NAME"] = "_csrf"
     operator = rf.serve(app, ship, guards_pages=guards_pages).test_client()
     page = operator.get("/rollforward/enqueue/task?path=/tasks/ship").text
