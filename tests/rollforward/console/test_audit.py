@@ -80,3 +80,20 @@ def test_entries_of_one_instant_are_on_one_page(desk: Desk) -> None:
                 break
 
     assert sorted(found) == ["0", "1", "2", "latest"]
+
+
+def test_a_page_of_entries_has_as_many_as_it_was_asked_for(desk: Desk) -> None:
+    """The newest first, each once."""
+    clients = desk.world.clients
+    pages, before = list[list[str]](), None
+    with desk.world.context():
+        for number in range(5):
+            with recorded(clients, operator="a", role="operate", action="x", target=str(number)):
+                desk.world.clock.sleep(1)
+        while True:
+            entries, before = list_audit(until=before, limit=2)
+            pages.append([entry.target for entry in entries])
+            if before is None:
+                break
+
+    assert pages == [["4", "3"], ["2", "1"], ["0"]]

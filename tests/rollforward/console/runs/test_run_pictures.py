@@ -55,6 +55,7 @@ def test_each_item_is_a_dot_and_those_not_read_yet_are_there() -> None:
         for part in path.split("h")[1:]
     ]
     assert sum(lengths) == pytest.approx(100 * dots.cell, abs=0.1)
+    assert dots.cell * 23 == pytest.approx(WIDTH)  # Rows of 23 are about as high as a curve.
 
 
 def test_a_square_of_many_items_shows_the_worst() -> None:

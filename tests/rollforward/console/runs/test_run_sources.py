@@ -224,6 +224,12 @@ def test_a_pattern_that_does_not_exist_is_named_with_those_that_do(services: Ser
     assert "materialized-views" in answer.get_json()["detail"]
 
 
+def test_two_sources_of_one_name_are_refused() -> None:
+    """The page of a run asks the first of them alone."""
+    with pytest.raises(TypeError, match="a name of its own"):
+        Registry(source_of("import"), source_of("import"), patterns=[AppRuns()])
+
+
 @pytest.mark.parametrize("services", ["firestore"], indirect=True)
 def test_the_time_that_a_run_took_is_shown_where_it_is_known(services: Services) -> None:
     """One that has failed waits for a person, so its time goes on; a cancelled one has no end."""
