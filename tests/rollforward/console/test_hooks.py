@@ -18,6 +18,7 @@ from google.auth.crypt import es256
 
 from rollforward import flask as endpoints
 from rollforward.console import Access, Console, Role, first_of, iap, oidc
+from rollforward.local.system.ports import free_port
 from rollforward.registry import Registry
 from tests.infra.world import Services, World
 from tests.rollforward.console.conftest import API, access
@@ -156,6 +157,16 @@ def test_the_plain_header_of_the_proxy_lets_nobody_in(services: Services, keys_u
     assert ask(app, X_Goog_IAP_JWT_Assertion=forged) == 404
     assert ask(app, X_Goog_IAP_JWT_Assertion="x.y.z") == 404
     assert ask(app) == 404
+
+
+def test_without_the_proxy_s_keys_a_caller_is_asked_to_come_again(
+    services: Services, key: ec.EllipticCurvePrivateKey
+) -> None:
+    """Nobody can be let in, and nobody is told that there is nothing."""
+    away = f"http://127.0.0.1:{free_port()}/keys"
+    _, app = app_with(services, iap(audience=AUDIENCE, certs_url=away, **PEOPLE))
+
+    assert ask(app, X_Goog_IAP_JWT_Assertion=assertion(key)) == 503
 
 
 def test_a_token_of_google_gives_the_role_of_its_address(services: Services, keys_url: str) -> None:
