@@ -170,7 +170,9 @@
   // form has the form's address, which may be none to ask for: the link that stands in has the page's.
   const refreshLists = async () => {
     const { pathname } = new URL(document.querySelector("[data-live-refresh]").href);
-    const fresh = await page(pathname + location.search);
+    const { search } = location;
+    const fresh = await page(pathname + search);
+    if (search !== location.search) return; // Another tab was opened meanwhile.
     for (const list of document.querySelectorAll("[data-when-still]")) {
       const twin = fresh.getElementById(list.id);
       if (twin && !list.contains(document.activeElement)) list.replaceWith(twin);

@@ -59,23 +59,27 @@
     });
   } catch { /* No storage: the page starts at its top. */ }
 
-  // Tabs.
+  // Tabs. The one that was pressed last is shown, in whichever order the answers come.
+  let presses = 0;
   document.addEventListener("click", async (event) => {
     const link = event.target.closest("a[data-tab]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     const old = document.getElementById("tabs");
     if (!old) return;
     event.preventDefault();
+    presses += 1;
+    const press = presses;
     try {
       const response = await fetch(link.href);
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const fresh = page.getElementById("tabs");
+      if (press !== presses) return;
       if (!response.ok || !fresh) throw new Error(String(response.status));
       old.replaceWith(fresh);
       history.replaceState(null, "", link.href);
       fresh.querySelector("[data-tab][aria-current]")?.focus({ preventScroll: true });
     } catch {
-      location.href = link.href;
+      if (press === presses) location.href = link.href;
     }
   });
 })();

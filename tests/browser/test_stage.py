@@ -237,3 +237,22 @@ def test_fresh_events_keep_the_keyboard_and_the_scroll(page: Page, stack: Stack)
     expect(news).not_to_have_attribute("data-same", "another second")
     expect(news).to_be_focused()
     assert news.evaluate("each => each.scrollTop") == 10
+
+
+@one_window
+def test_the_tab_that_was_pressed_last_is_shown(page: Page, stack: Stack) -> None:
+    """Whichever answer comes first; and the address is that tab's."""
+    open_sum(page, stack, "in-tabs")
+    held: list[Route] = []
+    page.route("**/*tab=code*", lambda route: held.append(route))
+    page.get_by_role("link", name="The code that ran").click()
+    wait_until(page, lambda: bool(held))
+    page.get_by_role("link", name="Batches").click()
+    expect(page.locator("#batches-title")).to_be_visible()
+
+    with page.expect_response(re.compile("tab=code")):
+        held[0].continue_()
+    page.wait_for_timeout(500)
+
+    expect(page.locator("#batches-title")).to_be_visible()
+    assert "tab=batches" in page.url
