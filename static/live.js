@@ -274,6 +274,8 @@
   live.addEventListener("pointerdown", () => { pressed = true; });
   addEventListener("pointerup", () => setTimeout(() => { pressed = false; }, 0));
   addEventListener("pointercancel", () => { pressed = false; });
+  // Where a menu opens with the press, no release is told of.
+  addEventListener("contextmenu", () => { pressed = false; });
 
   toggle.hidden = false;
   status.hidden = false;

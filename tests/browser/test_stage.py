@@ -256,3 +256,19 @@ def test_the_tab_that_was_pressed_last_is_shown(page: Page, stack: Stack) -> Non
 
     expect(page.locator("#batches-title")).to_be_visible()
     assert "tab=batches" in page.url
+
+
+@one_window
+def test_a_press_of_the_right_button_does_not_stop_a_page(page: Page, stack: Stack) -> None:
+    """Its menu opens with the press on some systems, and the page is not told of the release."""
+    open_sum(page, stack, "right-button")
+    expect_still(page)
+    page.locator("#live .numbers").hover()
+    page.mouse.down(button="right")
+
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.get_by_label("Amount may be negative").fill("7")
+    press(other, other.get_by_role("button", name="Add it"))
+
+    expect(page.locator("#live .numbers dd").first).to_have_text("7", timeout=30_000)
