@@ -97,6 +97,30 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     context.close()
 
 
+# As many bars as a send of a thousand mails has.
+MANY_BARS = """cells => {
+  while (cells.children.length < 104) cells.append(cells.lastElementChild.cloneNode(true));
+}"""
+
+
+def test_without_javascript_the_picture_of_a_long_send_covers_no_text(
+    browser: Browser, stack: Stack
+) -> None:
+    """On the front page its bars lay over the name of the demo and what it does."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(stack.app)
+    bars = page.locator(".still .cells").first
+    bars.evaluate(MANY_BARS)
+
+    frame, drawn = page.locator(".still").first.bounding_box(), bars.bounding_box()
+
+    assert frame is not None
+    assert drawn is not None
+    assert drawn["y"] + drawn["height"] <= frame["y"] + frame["height"]
+    context.close()
+
+
 def test_a_bad_list_is_refused_with_its_reason(page: Page, stack: Stack) -> None:
     """A file that is no list changes nothing and says what to do."""
     create_party(page, stack)
