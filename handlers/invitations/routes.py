@@ -63,7 +63,8 @@ def all_parties() -> ResponseReturnValue:
 def _parties_page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
     html = render_template(
         "invitations/parties.html",
-        parties=newest_parties().fetch(PARTIES_SHOWN),
+        parties=newest_parties().fetch(PARTIES_SHOWN + 1),
+        parties_shown=PARTIES_SHOWN,
         form=form,
         errors=errors,
         new_id=clients().new_id(),

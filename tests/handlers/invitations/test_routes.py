@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 from markupsafe import escape
 
 from models.invitations import Party, party_key
@@ -309,3 +311,19 @@ def test_a_poll_costs_the_same_however_many_mails_have_been_sent(
         reads.append(world.clients.meter.total().reads - reads_before)
 
     assert reads[1] <= reads[0] < 40
+
+
+def test_a_list_of_parties_says_that_there_are_older_ones(world: World, browser: Browser) -> None:
+    """Each run of the demo makes one, and after fifty the first had gone without a word."""
+    when = datetime.datetime(2030, 5, 1)  # noqa: DTZ001  As rows have it.
+    details = {"title": "T", "host": "H", "place": "P", "when": when, "created": when}
+    with world.context():
+        ndb.put_multi([Party(key=party_key(f"{i:032x}"), **details) for i in range(50)])
+    fifty = browser.get("/invitations").text
+    browser.create_party(ID)
+
+    one_more = browser.get("/invitations").text
+
+    assert fifty.count('<th scope="row">') == one_more.count('<th scope="row">') == 50
+    assert "The newest 50 are shown" not in fifty
+    assert "The newest 50 are shown" in one_more
