@@ -306,7 +306,10 @@
   // Another view of the same page, by its address: links and forms marked data-view. A slider
   // shows what it is moved to, while it is moved.
   const view = (url) => {
-    const { pathname, search } = new URL(url, location.href);
+    const { pathname, searchParams } = new URL(url, location.href);
+    const stop = new URLSearchParams(location.search).get("tour");
+    if (stop) searchParams.set("tour", stop);
+    const search = searchParams.size ? `?${searchParams}` : "";
     history.replaceState(null, "", pathname + search);
     live.dataset.live = live.dataset.live.split("?")[0] + search;
     tag = "";

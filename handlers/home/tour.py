@@ -10,9 +10,11 @@ import datetime
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from flask import Blueprint, render_template, request, session
+from flask import Blueprint, Response, render_template, request, session
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
@@ -116,6 +118,36 @@ def step_of(values: MultiDict[str, str]) -> int | None:
     return step if 1 <= step <= len(TOUR) else None
 
 
+def at_stop(url: str, step: int | None) -> str:
+    """Return an address whose page has the bar of a stop; None: of none.
+
+    >>> at_stop("/sums/visitors?tab=code#tabs", 6), at_stop("/sums/visitors", None)
+    ('/sums/visitors?tab=code&tour=6#tabs', '/sums/visitors')
+    """
+    if step is None:
+        return url
+    parts = urlsplit(url)
+    query = "&".join(part for part in (parts.query, f"tour={step}") if part)
+    return urlunsplit(parts._replace(query=query))
+
+
+@bp.after_app_request
+def stay_at_stop(response: Response) -> Response:
+    """Lead from a form of a stop to its demo's next page with the bar: a stop asks for presses."""
+    place = response.location
+    if request.method != "POST" or response.status_code != 303 or not place:
+        return response
+    try:
+        sender = urlsplit(request.referrer or "")
+    except ValueError:
+        return response  # No page of ours has such an address.
+    step = step_of(MultiDict(parse_qsl(sender.query)))
+    is_same_demo = sender.path.split("/")[1:2] == urlsplit(place).path.split("/")[1:2]
+    if is_same_demo and "tour" not in dict(parse_qsl(urlsplit(place).query)):
+        response.location = at_stop(place, step)
+    return response
+
+
 @dataclass(frozen=True)
 class Way:
     """A way from one stop to another: a form that starts the run of its demo, or a link."""
@@ -139,8 +171,9 @@ def tour() -> dict[str, Any]:
     # Not the form's: a page that says what is wrong with a form must not read it again.
     step = step_of(request.args)
     if step is None:
-        return {"tour": None}
+        return {"tour": None, "in_tour": str}
     return {
+        "in_tour": partial(at_stop, step=step),
         "tour": TOUR[step - 1],
         "tour_step": step,
         "tour_length": len(TOUR),

@@ -79,6 +79,40 @@ def test_a_stop_starts_its_own_run_and_one_without_a_run_shows_the_last_one(
     assert "Run again" not in fourth
 
 
+RUSH = {
+    **{"flood": "2", "behind": "1", "tasks": "1", "chosen": "B", "rule": "none", "dead": "0"},
+    **{"way": "line", "pace": "fast"},
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "has_bar"),
+    [("/tenants?tour=9", True), ("/tenants", False), ("/tenants?tour=99", False), ("", False)],
+)
+def test_a_press_that_a_stop_asks_for_stays_at_the_stop(
+    browser: Browser, page: str, has_bar: bool
+) -> None:
+    """“Press Flood, in one queue” led to a page without the tour, in the middle of it."""
+    sender = {"Referer": f"http://localhost{page}" if page else "http://[?tour=9"}
+    sender["Sec-Fetch-Site"] = "same-origin"
+    response = browser.post("/tenants", {"id": ID, **RUSH}, headers=sender)
+
+    place, _, anchor = response.headers["Location"].partition("#")
+    assert anchor == "now"
+    assert ("tour=9" in place) == has_bar
+    assert bool(bar_of(browser.get(place).text)) == has_bar
+
+
+def test_tabs_and_the_link_without_scripts_stay_at_the_stop(browser: Browser) -> None:
+    """A reader without scripts follows Refresh to see how a run goes on."""
+    page = browser.get("/tenants?tour=9").text
+
+    links = re.findall(r'<a (?:class="refresh" data-live-refresh )?href="([^"]*)"', page)
+    own = [link for link in links if "again=" in link or "#tabs" in link]
+    assert len(own) == 4
+    assert all("tour=9" in link for link in own)
+
+
 def hit(path: str, fault: str, state: str) -> Delivery:
     """A delivery that a fault has hit."""
     faults = (fault,) if fault else ()
