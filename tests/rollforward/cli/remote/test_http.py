@@ -71,6 +71,7 @@ def test_the_token_is_a_bearer_token_and_json_is_asked_for(server: Server) -> No
     assert request["X-Serverless-Authorization"] == f"Bearer {TOKEN}"  # For Cloud Run.
     assert request["Accept"] == "application/json"
     assert request["path"] == "/rollforward/api/v1/dead-tasks?limit=20"
+    assert TOKEN not in repr(endpoint(server.url, "", "", TOKEN))  # As a traceback would show it.
 
 
 def test_a_change_without_an_answer_may_have_been_made(
