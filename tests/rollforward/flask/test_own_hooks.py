@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask, abort, redirect, request
+from flask import Flask, Response, abort, redirect, request
 
 from rollforward import flask as endpoints
 from rollforward.flask.guards import own_hooks
@@ -21,10 +21,13 @@ pytestmark = [one_emulator, pytest.mark.fast]
 Hook = Callable[[], Any]
 
 
-def app_with_hook(world: World, work: Work, hook: Hook) -> Flask:
-    """Return an app that has a hook of its own from before."""
+def app_with_hook(
+    world: World, work: Work, hook: Hook, after: Any = lambda response: response
+) -> Flask:
+    """Return an app that has hooks of its own from before."""
     app = Flask("old_shop")
     app.before_request(hook)
+    app.after_request(after)
     registry = Registry(Task(PATH, "default", Act, work))
     endpoints.mount(app, world.settings, world.clients, registry, guards_pages=False)
     return app
@@ -73,7 +76,27 @@ def test_a_hook_that_answers_for_an_endpoint_ends_no_task_and_is_named(
     assert work.done == []
     named = [record for record in caplog.records if record.name == own_hooks.__name__]
     assert [record.levelname for record in named] == [level, level]
-    assert f"POST '{PATH}' was answered" in named[0].getMessage()
+    assert f"POST '{PATH}' was answered by a hook" in named[0].getMessage()
+
+
+def test_a_hook_that_hides_a_failure_ends_no_task(
+    world: World, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H1: an API that answers 200 always, with the error in its body: each failed task was lost."""
+
+    def hide(response: Response) -> Response:
+        response.status_code = 200
+        return response
+
+    app = app_with_hook(world, work, lambda: None, hide)
+    statuses = []
+    for work.raises in (KeyError("bug"), None):
+        statuses.append(Queue(world, app).deliver(PATH).status_code)
+
+    assert statuses == [422, 200]
+    assert [record.levelname for record in caplog.records if record.name == own_hooks.__name__] == [
+        "ERROR"
+    ]
 
 
 def test_a_hook_that_lets_the_library_pass_is_not_named(
