@@ -55,7 +55,9 @@ def test_bad_items_are_named_by_their_lines_from_one(app: Flask) -> None:
 
     assert answer.status_code == 400
     assert [error["line"] for error in answer.json["errors"]] == [2, 3]
-    assert "mend the items of line 2, 3" in answer.json["detail"]
+    assert answer.json["detail"].endswith("mend the items of line 2, 3.")
+    many = app.test_client().post("/numbers", data=b"x\n" * 5, content_type=NDJSON)
+    assert many.json["detail"].endswith("of line 1, 2, 3, 4, 5.")
 
 
 def test_a_compressed_body_is_refused_before_it_is_read(app: Flask) -> None:

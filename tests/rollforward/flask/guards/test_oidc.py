@@ -239,7 +239,11 @@ def test_a_failed_fetch_for_a_strangers_key_costs_the_known_keys_nothing(
 
 
 def test_an_outage_of_the_signers_server_stops_no_known_key_for_hours(
-    certs: CertServer, verifier: TokenVerifier, issuers: list[TokenIssuer], clock: Clock
+    certs: CertServer,
+    verifier: TokenVerifier,
+    issuers: list[TokenIssuer],
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Certificates that are due count until they can be fetched anew, six hours at most."""
     verify(verifier, issuers[0])
@@ -248,6 +252,7 @@ def test_an_outage_of_the_signers_server_stops_no_known_key_for_hours(
     for _ in range(20):
         verify(verifier, issuers[0])
     assert certs.fetches == 2  # One in 30 seconds.
+    assert "certificates of 60 minutes ago are used" in caplog.text
 
     clock.now_s += oidc.MAX_CERTS_AGE_S - oidc.CERTS_TTL_S - 2
     verify(verifier, issuers[0])
