@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward.batches.entities import state_key
 from rollforward.flows import BadFlowError, FlowRefusedError, StepFailedError, Steps
@@ -17,6 +18,7 @@ from tests.rollforward.flows.probe import (
     CODE,
     DAY_S,
     ID,
+    ProbeCount,
     counted,
     probe,
     reject,
@@ -57,6 +59,26 @@ def test_a_rejected_flow_is_undone_backwards_once(world: World) -> None:
     state = settle(world)
     assert (state.state, state.reason) == ("rejected", "not wanted")
     assert CODE.done == ["a", "b", "c", "undo c", *["undo b"] * 3, "undo a"]
+    assert counted("undo a") == 1
+
+
+@ndb.tasklet
+def undo_as_tasklet(name: str) -> Any:
+    yield ProbeCount.get_by_id_async(name)
+    undo_in_store(name)
+
+
+@one_emulator
+def test_an_undo_that_is_a_tasklet_has_failed_if_it_raises_late(world: World) -> None:
+    """W13: it was noted as done at its first `yield`, and was not tried again."""
+
+    def code(step: Steps) -> None:
+        step.undo_commit("undo a", undo_as_tasklet, "a")
+        reject("not wanted")
+
+    CODE.fails["undo a"] = 1
+    assert run(world, code).state == "rejected"
+    assert CODE.done == ["undo a", "undo a"]
     assert counted("undo a") == 1
 
 
