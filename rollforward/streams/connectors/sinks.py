@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 from google.cloud import ndb
 
 from rollforward import outbox
+from rollforward.datastore.contexts import tasklet_result
 from rollforward.fork_join import ForkJoin
 from rollforward.materialized_views import ViewGroup
 from rollforward.runtime.clients import Clients
@@ -219,7 +220,7 @@ class EffectSink(Sink):
         """The task that calls the effect."""
         version = f"/{self.version}" if self.version > 1 else ""
         path = f"/tasks/streams/{self.pipeline}/{self.name}{version}"
-        return Task(path, self.queue, SinkRecord, self.effect, self.effect_attempts)
+        return Task(path, self.queue, SinkRecord, self.act, self.effect_attempts)
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
@@ -238,7 +239,7 @@ class EffectSink(Sink):
         return record
 
     def act(self, clients: Clients, record: SinkRecord) -> None:
-        self.effect(clients, record)
+        tasklet_result(self.effect(clients, record))
 
     def write(self, clients: Clients, values: Sequence[SinkRecord]) -> None:
         for record in values:

@@ -212,6 +212,19 @@ class Lines(Sink):
 LINES = Pipeline("lines", sinks=[Lines("lines")])
 
 
+class LaterLines(Lines):
+    """Writes them in a tasklet of ndb."""
+
+    @ndb.tasklet
+    def write(self, clients: Clients, values: Sequence[Any]) -> Any:
+        for record in values:
+            yield SunkLine.get_by_id_async(record.id)
+        super().write(clients, values)
+
+
+LATER = Pipeline("later-lines", sinks=[LaterLines("lines")])
+
+
 @one_emulator
 def test_a_sink_of_ones_own_writes_its_entities_with_the_transaction(services: Services) -> None:
     """G9: records that fail together are retried apart; a record that fails alone is dead.
@@ -234,6 +247,39 @@ def test_a_sink_of_ones_own_writes_its_entities_with_the_transaction(services: S
         "bad": "ValueError: no line",
         "lost": "FailedPrecondition: 400 no matching index found",
     }
+
+
+@one_emulator
+def test_a_sink_that_writes_in_a_tasklet_has_written_or_failed_at_its_commit(
+    services: Services,
+) -> None:
+    """G9: as a tasklet returns at its first `yield`, its later error was lost, and the record."""
+    world = stream_world(services, LATER)
+    with world.context():
+        records = [PushedRecord(text, text, 1) for text in ("l1", "bad", "l2")]
+        LATER.push(world.clients, "lines", records)
+    world.settle()
+    with world.context():
+        assert sorted(row.text for row in SunkLine.query().fetch()) == ["l1", "l2"]
+        [letter] = LATER.dead_letters(world.clients)
+        assert (letter.value, letter.error) == ("bad", "ValueError: no line")
+
+
+@one_emulator
+def test_an_effect_that_is_a_tasklet_has_failed_if_it_raises_late(world: World) -> None:
+    """G9: its task was done at the first `yield`, and did not come again."""
+
+    @ndb.tasklet
+    def effect(clients: Clients, record: Any) -> Any:
+        yield SunkLine.get_by_id_async(record)
+        raise ValueError("no line")
+
+    sink = EffectSink("in", effect)
+    Pipeline("late-effects", sinks=[sink])
+    with world.context():
+        for call in (sink.act, sink.task.work):
+            with pytest.raises(ValueError, match="no line"):
+                call(world.clients, "x")  # type: ignore[arg-type]
 
 
 def test_a_test_without_services_sees_what_a_sink_makes() -> None:
