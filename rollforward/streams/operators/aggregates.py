@@ -12,6 +12,7 @@ Source: CombineFn of Apache Beam.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import operator
 from collections.abc import Callable
@@ -54,12 +55,20 @@ class Combine:
 def aggregate_of(name: str, combine: Combine | None) -> Combine:
     """Return the aggregate of a computation by its argument `combine`; default: `count()`.
 
+    Each window gets a total of its own to modify, even if `empty` returns a constant of the app.
+
     Raises:
         TypeError: it is no aggregate, and each record would be a dead letter.
     """
     if combine is not None and not hasattr(combine, "merge"):
         raise TypeError(f"{name}: `combine` must be a Combine, as total(of), got {combine!r:.100}")
-    return combine or count()
+    aggregate = combine or count()
+    return Combine(
+        lambda: copy.deepcopy(aggregate.empty()),
+        aggregate.add,
+        aggregate.merge,
+        aggregate.result,
+    )
 
 
 def count() -> Combine:
