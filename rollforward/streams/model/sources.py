@@ -47,14 +47,16 @@ class PushSource:
         if isinstance(self.processes, str):  # Each of its letters would be a process.
             raise TypeError(f"{self.stream}: `processes` must be names, got {self.processes!r}")
         _check_names(self.stream, "processes", list(self.processes))
-        _check_spans(self.stream, self.disorder, self.dedup, self.advance_when_idle)
+        advance = self.advance_when_idle or timedelta(0)
+        _check_spans(self.stream, self.disorder, self.dedup, advance)
         if self.idle <= timedelta(0):
             raise TypeError(f"{self.stream}: `idle` must be positive, got {self.idle}")
 
 
-def _check_spans(stream: str, *spans: timedelta | None) -> None:
-    if any(span is not None and span < timedelta(0) for span in spans):
-        raise TypeError(f"{stream}: spans of time must not be negative")
+def _check_spans(stream: str, *spans: timedelta) -> None:
+    for span in spans:
+        if not isinstance(span, timedelta) or span < timedelta(0):
+            raise TypeError(f"{stream}: a span must be a timedelta, 0 or longer, got {span!r:.100}")
 
 
 def _check_names(stream: str, option: str, names: Sequence[str]) -> None:
@@ -162,7 +164,7 @@ class PullSource:
             )
         if self.poll is not None and self.poll > MAX_POLL:
             raise TypeError(f"{self.stream}: `poll` must be at most {MAX_POLL}, got {self.poll}")
-        _check_spans(self.stream, self.disorder, self.advance_when_idle)
+        _check_spans(self.stream, self.disorder, self.advance_when_idle or timedelta(0))
         if isinstance(self.read, Mapping):
             _check_names(self.stream, "read", [name or "?" for name in self.read])
             object.__setattr__(self, "processes", tuple(self.read))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from rollforward.runtime import Clients
-from rollforward.streams import Computation, Context, Pipeline, Record, Timer
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.operators.fused import Fused
@@ -75,6 +75,8 @@ class Listing(Computation):
         (lambda: Pipeline("p", [Plain]), "each argument must be one computation, got"),
         (lambda: Pipeline("p", Listing), "`inputs` must map at least one stream to"),
         (lambda: Pipeline("p", Plain, intervals=2.0), "`intervals` must be a whole number"),
+        (lambda: PushSource("in", dedup=cast(Any, None)), "in: a span must be a timedelta"),
+        (lambda: PushSource("in", disorder=cast(Any, 2)), "in: a span must be a timedelta"),
         (lambda: windowed(timedelta(minutes=1)), "`windows` must be as Tumbling"),
         (lambda: windowed(Tumbling), "`windows` must be as Tumbling"),
     ],
