@@ -232,3 +232,20 @@ def test_a_step_that_pauses_is_not_called_by_a_delivery_that_has_read_the_flow_b
     assert state.steps["busy"].ended - times[0] >= 20
     # The function of a commit may run in vain, as any transaction's body.
     assert kind == "commit" or len(times) == 2
+
+
+@one_emulator
+def test_a_call_outside_renews_its_lease_three_times_before_that_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W5: with one beat in three lost, no other delivery makes the call beside it."""
+    heart, periods = world.clients.heart, list[float]()
+
+    def heartbeat(beat: Callable[[], None], every_s: float) -> Any:
+        periods.append(every_s)
+        return real(beat, every_s)
+
+    real = heart.heartbeat
+    monkeypatch.setattr(heart, "heartbeat", heartbeat)
+    run(world, lambda step: step.outside("a", CODE.act, "a"))
+    assert periods == [5]
