@@ -132,6 +132,19 @@ def test_a_wait_whose_reply_is_lost_is_a_wait(world: World) -> None:
     assert run_key(RUN_ID).get(use_cache=False).owner is None
 
 
+def test_a_delivery_goes_on_after_a_write_whose_reply_is_lost(world: World) -> None:
+    """It finds its own write in the row; the flow does not wait for the sweep."""
+    order.start(world.clients, "A1", "boots")
+    attempt = leased(world)
+    world.plan.break_next("Commit", "reply-lost")
+
+    with world.plan.watched():
+        attempt.change(lambda row: row.note("charge", CHARGE.ends(DONE, 2.0)))
+
+    attempt.change(lambda row: row.note("mail", CHARGE))
+    assert [*run_key(RUN_ID).get(use_cache=False).steps] == ["charge", "mail"]
+
+
 def test_a_delivery_whose_flow_was_deleted_ends(world: World) -> None:
     """It writes no row anew."""
     order.start(world.clients, "A1", "boots")
