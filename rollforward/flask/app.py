@@ -29,6 +29,7 @@ from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from rollforward.runtime.channel.hot_rows import HotRows
 from rollforward.runtime.channel.limits import DatastoreLimits
 from rollforward.runtime.process.open_transactions import OpenTransactions
 from rollforward.runtime.process.processes import NoProcesses, open_processes
@@ -140,13 +141,13 @@ def open_clients(
     cloud_tasks = open_cloud_tasks(
         emulator=settings.cloud_tasks_emulator, interceptors=task_interceptors
     )
-    relay = BackgroundRelay()
+    relay, hot_rows = BackgroundRelay(), HotRows()
     clients = Clients(
         datastore=open_datastore(
             settings.project,
             emulator=settings.datastore_emulator,
             database=settings.database,
-            interceptors=[call_spans, meter, *interceptors, *limits],
+            interceptors=[hot_rows, call_spans, meter, *interceptors, *limits],
             transactions=OpenTransactions(processes),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
@@ -157,6 +158,7 @@ def open_clients(
         services=services,
         task_paths=registry.tasks if registry is not None else None,
     )
+    hot_rows.start(clients)
     clients.process_state.on_last_request("outbox", relay.finish)
     # gunicorn ends a worker by SIGTERM, and Python by this.
     atexit.register(clients.process_state.shutdown)

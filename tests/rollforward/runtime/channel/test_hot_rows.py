@@ -1,0 +1,283 @@
+"""Transactions that collide on a row take turns on it, and nothing depends on that."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import (
+    CommitRequest,
+    Entity,
+    Key,
+    LookupRequest,
+    Mutation,
+    ReadOptions,
+    RollbackRequest,
+)
+
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.cache import open_cache
+from rollforward.runtime.channel import hot_rows
+from rollforward.runtime.channel.failed_call import FailedCall
+from rollforward.runtime.channel.hot_rows import COLLISIONS, HOT_S, HotRows
+from rollforward.runtime.clients import open_datastore
+from rollforward.runtime.clock import SystemClock
+from rollforward.testing.opening import new_namespace
+from rollforward.testing.services import PROJECT
+from tests.infra.world import Services
+
+ABORTED = FailedCall(grpc.StatusCode.ABORTED, "Transaction lock timeout.")
+COMMITTED = SimpleNamespace(exception=lambda: None)
+
+
+def row(name: str) -> Key:
+    return Key(path=[Key.PathElement(kind="Hot", name=name)])
+
+
+@dataclass
+class Store:
+    """A scripted store; `at_s` is the time that the process has."""
+
+    at_s: float = 0.0
+    rows: HotRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = HotRows(lambda: self.at_s)
+
+    def _call(self, method: str, request: Any, answer: Any = COMMITTED) -> Any:
+        details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
+        return self.rows.intercept_unary_unary(lambda *_: answer, details, request)
+
+    def read(self, transaction: bytes, *names: str, answer: Any = COMMITTED) -> None:
+        options = ReadOptions(transaction=transaction)
+        keys = [row(name) for name in names]
+        self._call("Lookup", LookupRequest(keys=keys, read_options=options), answer)
+
+    def commit(self, transaction: bytes, *names: str, answer: Any = COMMITTED) -> None:
+        mutations = [Mutation(upsert=Entity(key=row(name))) for name in names]
+        self._call("Commit", CommitRequest(transaction=transaction, mutations=mutations), answer)
+
+    def delete(self, transaction: bytes, name: str, answer: Any = COMMITTED) -> None:
+        mutations = [Mutation(delete=row(name))]
+        self._call("Commit", CommitRequest(transaction=transaction, mutations=mutations), answer)
+
+    def roll_back(self, transaction: bytes) -> None:
+        self._call("Rollback", RollbackRequest(transaction=transaction))
+
+    def collide(self, name: str, times: int = COLLISIONS) -> None:
+        """Let transactions that read and write a row lose."""
+        for _ in range(times):
+            self.read(b"lost", name)
+            self.commit(b"lost", name, answer=ABORTED)
+
+    def is_waiting(self, transaction: bytes, name: str) -> Callable[[], bool]:
+        """Read a row in a thread; return whether it is still to be read, after a moment."""
+        thread = threading.Thread(target=self.read, args=(transaction, name), daemon=True)
+        thread.start()
+        thread.join(0.05)
+
+        def is_waiting() -> bool:
+            thread.join(0.05)
+            return thread.is_alive()
+
+        return is_waiting
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("end", [Store.commit, Store.roll_back])
+def test_a_transaction_waits_for_the_one_before_it(store: Store, end: Any) -> None:
+    """From the second collision on; until the other one is committed or rolled back."""
+    store.collide("a")
+    store.read(b"first", "a")
+    is_waiting = store.is_waiting(b"second", "a")
+    assert is_waiting()
+
+    end(store, b"first")
+
+    assert not is_waiting()
+
+
+@pytest.mark.fast
+def test_rows_without_collisions_wait_for_nobody(store: Store) -> None:
+    """Neither one with a single collision, nor one that no transaction both read and wrote."""
+    store.collide("a", times=COLLISIONS - 1)
+    store.collide("hot")
+    for _ in range(COLLISIONS):
+        store.read(b"lost", "read")
+        store.commit(b"lost", "written", answer=ABORTED)
+    store.read(b"first", "a", "read", "written", "hot")
+
+    assert not store.is_waiting(b"second", "a")()
+    assert not store.is_waiting(b"third", "read")()
+    assert not store.is_waiting(b"fourth", "written")()
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("lose", ["read", "delete"])
+def test_a_lost_read_or_deletion_is_a_collision(store: Store, lose: str) -> None:
+    """Some stores refuse a read already."""
+    for _ in range(COLLISIONS):
+        if lose == "delete":
+            store.read(b"lost", "a")
+            store.delete(b"lost", "a", answer=ABORTED)
+        else:
+            store.read(b"lost", "a", answer=ABORTED)
+            store.roll_back(b"lost")
+    store.read(b"first", "a")
+
+    assert store.is_waiting(b"second", "a")()
+
+
+@pytest.mark.fast
+def test_collisions_are_forgotten_unless_others_wait(store: Store) -> None:
+    """A row that is quiet costs nothing again, and one that is not keeps its turns."""
+    store.collide("a")
+    store.at_s += HOT_S - 1
+    store.read(b"first", "a")
+    is_waiting = store.is_waiting(b"second", "a")
+    store.commit(b"first", "a")
+    assert not is_waiting()
+    store.at_s += HOT_S - 1  # Since the second one has waited.
+    assert store.is_waiting(b"third", "a")()
+
+    store.at_s += 2 * HOT_S
+    assert not store.is_waiting(b"fourth", "a")()
+    store.collide("b", times=COLLISIONS - 1)
+    store.at_s += HOT_S
+    store.collide("b", times=COLLISIONS - 1)
+    store.read(b"fifth", "b")
+    assert not store.is_waiting(b"sixth", "b")()
+
+
+@pytest.mark.fast
+def test_two_rows_are_taken_in_one_order(store: Store) -> None:
+    """Whichever is read first: no two transactions wait for each other."""
+    store.collide("a")
+    store.collide("b")
+    store.read(b"first", "b")
+    store.read(b"first", "b")  # Its turn is its own.
+    second = store.is_waiting(b"second", "a")
+    assert not second()
+    assert store.is_waiting(b"second", "b")()  # It waits, in the order.
+
+    assert not store.is_waiting(b"first", "a")()  # It does not, against the order.
+
+
+@pytest.mark.fast
+def test_a_transaction_that_never_ends_holds_nobody_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn is waited for once; and it is forgotten when too many are open."""
+    monkeypatch.setattr(hot_rows, "MAX_WAIT_S", 0.02)
+    store.collide("a")
+    store.read(b"first", "a")
+    store.read(b"second", "a")
+    store.read(b"third", "a")
+    assert not store.is_waiting(b"fourth", "a")()
+    store.commit(b"first", "a")
+
+    monkeypatch.setattr(hot_rows, "MAX_TRANSACTIONS", 2)
+    monkeypatch.setattr(hot_rows, "MAX_WAIT_S", 10)
+    store.collide("b")
+    store.read(b"fifth", "b")
+    is_waiting = store.is_waiting(b"sixth", "b")
+    assert is_waiting()
+    store.read(b"seventh", "c")
+    store.read(b"eighth", "c")
+    assert not is_waiting()
+
+
+@pytest.mark.fast
+def test_the_oldest_collisions_are_forgotten_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An app has more rows than a process can remember."""
+    monkeypatch.setattr(hot_rows, "MAX_ROWS", 1)
+    store.collide("a")
+    store.collide("b")
+    store.read(b"first", "a", "b")
+
+    assert not store.is_waiting(b"second", "a")()
+    assert store.is_waiting(b"third", "b")()
+
+
+class HotVisits(ndb.Model):
+    visits = ndb.IntegerProperty(indexed=False, default=0)
+
+
+@dataclass
+class Worker:
+    """A process of an app, but for its memory."""
+
+    client: ndb.Client
+    refused: list[Exception] = field(default_factory=list)
+
+    def count(self, name: str, times: int) -> None:
+        for _ in range(times):
+            with self.client.context(cache_policy=False, global_cache=None, legacy_data=False):
+                try:
+                    transact(lambda: self._increment(name))
+                except Exception as error:
+                    self.refused.append(error)
+
+    def _increment(self, name: str) -> None:
+        visits = HotVisits.get_by_id(name) or HotVisits(id=name)
+        visits.visits += 1
+        visits.put()
+
+
+@pytest.fixture
+def workers(services: Services) -> list[Worker]:
+    """Two processes of an app."""
+    namespace = new_namespace()
+    return [worker_of(services, namespace, number) for number in range(2)]
+
+
+def worker_of(services: Services, namespace: str, number: int) -> Worker:
+    rows, ids = HotRows(), itertools.count()
+    client = open_datastore(
+        PROJECT,
+        emulator=services.datastore,
+        namespace=namespace,
+        database=services.database,
+        interceptors=[rows],
+    )
+    clients: Any = SimpleNamespace(
+        cache=open_cache(services.memcached, scope=namespace, timeout_s=10),
+        clock=SystemClock(),
+        new_id=lambda: f"{number}-{next(ids)}",
+    )
+    rows.start(clients)
+    return Worker(client)
+
+
+def test_many_that_write_one_row_all_get_on(workers: list[Worker]) -> None:
+    """M7: without turns a store that locks commits one of them in a second, and refuses the rest.
+
+    Each call has four attempts, as always, and none is refused.
+    """
+    threads = [
+        threading.Thread(target=worker.count, args=("home", 6))
+        for worker in workers
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [error for worker in workers for error in worker.refused] == []
+    with workers[0].client.context():
+        assert HotVisits.get_by_id("home").visits == 60
