@@ -49,7 +49,7 @@ class Timeout:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is to wait any longer."""
+        """Whether the time is over."""
         return not 0 <= (self.clock.now() - self.began).total_seconds() < self.seconds
 
 

@@ -1,13 +1,13 @@
 """Turns for transactions that read and write one row: they follow each other, and do not collide.
 
-Where reads lock, as by default in the service, transactions that have read one row wait for each
+If reads lock, as by default in the service, transactions that have read one row wait for each
 other's locks before they can write it, until the store gives one or all of them up. As long as
-others begin meanwhile, none may ever commit: with eight at a time on the Firestore emulator none
-did in two minutes. Where the first commit wins, all others are for nothing.
+others begin meanwhile, none may ever commit: of eight at a time on the Firestore emulator none did
+in fifty minutes. If the first commit wins, all others were for nothing.
 
 So after some collisions on a row, a transaction takes its turn before it reads that row, and ends
 it with its commit or rollback. Other rows are as fast as before. The turn is an advisory lock:
-nothing depends on it, and a transaction goes ahead without it after some seconds.
+nothing depends on it, and a transaction goes ahead without it after some seconds (ADR 0037).
 
 Lost on failure: nothing. The turn of a killed process ends in two seconds.
 """

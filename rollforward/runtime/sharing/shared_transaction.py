@@ -154,7 +154,7 @@ class _Caller(Generic[T]):
         lost: Attempts that lost a race, alone or together with others.
         attempts: Runs of its body.
         failures: Attempts of which the last one is known: those that count.
-        mutations: What its body has written in the attempt at hand; None: it has no part in it.
+        mutations: Writes of its body in the attempt at hand; None: it has no part in it.
         is_deferred: It was left out of the commit at hand, and of its failure.
         is_alone: It tries again by its own thread.
         begun: The transaction that it has begun for its group, or the error of that.
