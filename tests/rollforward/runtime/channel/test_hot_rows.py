@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -239,13 +240,16 @@ class Worker:
 
 
 @pytest.fixture
-def workers(services: Services) -> list[Worker]:
+def workers(services: Services) -> Iterator[list[Worker]]:
     """Two processes of an app."""
     namespace = new_namespace()
-    return [worker_of(services, namespace, number) for number in range(2)]
+    with contextlib.ExitStack() as caches:
+        yield [worker_of(services, namespace, number, caches) for number in range(2)]
 
 
-def worker_of(services: Services, namespace: str, number: int) -> Worker:
+def worker_of(
+    services: Services, namespace: str, number: int, caches: contextlib.ExitStack
+) -> Worker:
     rows, ids = HotRows(), itertools.count()
     client = open_datastore(
         PROJECT,
@@ -254,8 +258,10 @@ def worker_of(services: Services, namespace: str, number: int) -> Worker:
         database=services.database,
         interceptors=[rows],
     )
+    cache = open_cache(services.memcached, scope=namespace, timeout_s=10)
+    caches.callback(cache.close)
     clients: Any = SimpleNamespace(
-        cache=open_cache(services.memcached, scope=namespace, timeout_s=10),
+        cache=cache,
         clock=SystemClock(),
         new_id=lambda: f"{number}-{next(ids)}",
     )
