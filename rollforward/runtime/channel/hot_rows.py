@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -24,10 +25,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from google.cloud.datastore_v1.types import Key
 
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.channel.failed_call import error_of
 from rollforward.runtime.clients import Clients
+
+log = logging.getLogger(__name__)
 
 # Collisions of one row within `HOT_S` from which on its transactions take turns, and for how long.
 COLLISIONS = 2
@@ -171,6 +175,8 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                     row.collisions = 0
                 row.collisions, row.until_s = row.collisions + 1, now_s + HOT_S
                 self._rows.move_to_end(name)
+                if row.collisions == COLLISIONS:
+                    log.info("transactions collide on %s, and take turns from now on", _path(name))
             while len(self._rows) > MAX_ROWS:
                 self._rows.popitem(last=False)
 
@@ -187,6 +193,12 @@ def _is_aborted(call: Any) -> bool:
 def _bytes_of(key: Any) -> bytes:
     message = type(key).pb(key) if hasattr(type(key), "pb") else key
     return message.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+
+
+def _path(name: bytes) -> str:
+    """Return the kinds and ids of a key, as ndb shows them."""
+    path = Key.deserialize(name).path
+    return "/".join(f"{part.kind} {part.name or part.id!r}" for part in path)
 
 
 def _written(request: Any) -> Iterator[bytes]:

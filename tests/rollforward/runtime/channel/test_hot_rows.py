@@ -163,6 +163,15 @@ def test_collisions_are_forgotten_unless_others_wait(store: Store) -> None:
 
 
 @pytest.mark.fast
+def test_the_log_names_the_row(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Once: whoever reads it may want to write that row less often."""
+    with caplog.at_level("INFO"):
+        store.collide("a", times=COLLISIONS + 1)
+
+    assert caplog.messages == ["transactions collide on Hot a, and take turns from now on"]
+
+
+@pytest.mark.fast
 def test_two_rows_are_taken_in_one_order(store: Store) -> None:
     """Whichever is read first: no two transactions wait for each other."""
     store.collide("a")
