@@ -198,7 +198,7 @@ def _bytes_of(key: Any) -> bytes:
 def _path(name: bytes) -> str:
     """Return the kinds and ids of a key, as ndb shows them."""
     path = Key.deserialize(name).path
-    return "/".join(f"{part.kind} {part.name or part.id!r}" for part in path)
+    return "/".join(f"{part.kind} {part.name or part.id}" for part in path)
 
 
 def _written(request: Any) -> Iterator[bytes]:
