@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from functools import partial
 from typing import Any, TypeVar
 
 from google.cloud import ndb
@@ -22,7 +24,12 @@ from rollforward.continuations.pages.attempt import PageArgs, page_task
 from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.progress import progress, run_of
 from rollforward.continuations.sweep import OpenPages, head
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import (
+    TransactionHook,
+    current_transaction,
+    is_in_transaction,
+    transact,
+)
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.process.optional_clients import function_with_optional_clients
@@ -116,8 +123,7 @@ def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
             Tasks does not answer; the run begins later.
     """
     run = run_of(run_id)
-    if run.job != job.name:
-        raise OtherJobError(f"run {run_id} is of job {run.job}, not {job.name}")
+    check_job(run, job)
     page, delays_s = page_task(job), _delays_s(clients, run)
     at_once = [args for args, delay_s in delays_s.items() if not delay_s]
     try:
@@ -130,6 +136,16 @@ def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:
         tasks = [page.message(args, name=args.task_name) for args in at_once]
         outbox.create_later(clients, tasks)
         raise
+
+
+def check_job(run: ContinuationRun, job: Job[Any, Any]) -> None:
+    """Check that a run is of a job.
+
+    Raises:
+        OtherJobError: it is not.
+    """
+    if run.job != job.name:
+        raise OtherJobError(f"run {run.key.id()} is of job {run.job}, not {job.name}")
 
 
 def _delays_s(clients: Clients, run: ContinuationRun) -> dict[PageArgs, float]:
@@ -152,27 +168,64 @@ def start(
     expected: int | None = None,
     page_size: int | None = None,
     chains: int | None = None,
+    max_rate: float | None = None,
 ) -> bool:
     """Start a run, once per run_id; True if this call made it and knows so.
+
+    In a transaction the run starts with its commit, or not at all.
+
+    Args: as of `new_run`.
 
     Raises:
         ValueError: an argument is invalid.
         BadArgumentsError, UnknownTaskError: no task of it could be delivered; nothing was stored.
         OtherJobError: the run of this id is of another job.
     """
-    draft = new_run(
-        clients, job, args, run_id=run_id, expected=expected, page_size=page_size, chains=chains
-    )
+
+    def draft_run() -> ContinuationRun:
+        return new_run(
+            *(clients, job, args),
+            run_id=run_id,
+            expected=expected,
+            page_size=page_size,
+            chains=chains,
+            max_rate=max_rate,
+        )
+
+    # It may look for the ends of chains, which no commit depends on.
+    draft: ContinuationRun = ndb.non_transactional(allow_existing=True)(draft_run)()
 
     def put_once() -> bool:
-        if draft.key.get() is not None:
+        existing = draft.key.get()
+        if existing is not None:
+            check_job(existing, job)
             return False
         draft.put()
         return True
 
+    if is_in_transaction():
+        current_transaction().hook(f"run {run_id}", lambda: _LaunchHook(clients, job, run_id))
+        return put_once()
     is_new = transact(put_once)
     launch(clients, job, run_id)
     return is_new
+
+
+class _LaunchHook(TransactionHook):
+    """Launches a run once it is committed. If that fails, the sweep does it."""
+
+    def __init__(self, clients: Clients, job: Job[Any, Any], run_id: str) -> None:
+        self._launch = partial(launch, clients, job, run_id)
+
+    def on_retry(self, cause: Exception) -> None:
+        """Keep the run: the next attempt puts it, too."""
+
+    def on_commit(self) -> None:
+        with contextlib.suppress(*UNANSWERED, Unavailable):  # This process does it once it is back.
+            self._launch()
+
+    def on_outcome_unknown(self) -> None:
+        """Leave the run to the sweep, if it is there."""
 
 
 def cancel(run_id: str) -> None:
