@@ -61,12 +61,12 @@ def world(services: Services) -> World:
 def test_a_run_that_starts_in_a_transaction_walks_once_with_a_fault_at_any_call(
     world: World, kind: str
 ) -> None:
-    """A3: a lost reply leaves the run to the sweep, which finds it."""
+    """A1: a lost reply leaves the run to the sweep, which finds it."""
     Explorer(world, OrderScenario(world, APPLY, Counter())).explore([kind])
 
 
 def test_a_transaction_that_fails_starts_no_run(world: World) -> None:
-    """A3: the body's error takes the run's row with it, and no task was created."""
+    """A1: the body's error takes the run's row with it, and no task was created."""
 
     def body() -> None:
         assert continuations.start(APPLY, Walk("run"), run_id="run")
