@@ -13,6 +13,7 @@ OUTSIDE = {
     "overview.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
+    "history.md": "HISTORY.md",
     "security.md": "SECURITY.md",
 }
 _LINK = re.compile(r"(?<!\\)\]\((?P<target>[^)\s]+)\)")

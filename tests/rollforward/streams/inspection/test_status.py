@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import ClassVar, cast
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_state_is_read_although_its_slab_is_cut_meanwhile(
 
 def test_what_is_no_key_and_no_id_is_refused_as_that() -> None:
     """A number has no state: records under it are those of no key."""
-    pipeline, clients = Pipeline("kept", Kept), cast(Clients, None)
+    pipeline, clients = Pipeline("kept", Kept), cast(Clients, SimpleNamespace(process_state=None))
     letter = DeadLetter("kept:1", "kept", "k", "bad", 0)
     for ask in (
         lambda: pipeline.state(clients, "kept", cast(str, 5)),
