@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from rollforward.runtime.process.current import current_clients
+from rollforward.runtime.process.process_state import ProcessState
 
 if TYPE_CHECKING:
     from rollforward.runtime.clients import Clients
@@ -65,12 +66,13 @@ def function_with_optional_clients(function: Callable[Concatenate[Clients, P], R
 
 
 def _has_clients(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    return are_clients(*args[:1]) or "clients" in kwargs
+    return "clients" in kwargs or (bool(args) and are_clients(args[0]))
 
 
-def are_clients(value: object = None) -> bool:
+def are_clients(value: object) -> bool:
     """Return whether the first argument of a call is its clients.
 
-    They need not be of the class: a search has clients of its own.
+    They need not be of the class: a search has clients of its own. An entity or a record may have
+    a property of the same name.
     """
-    return hasattr(value, "process_state")
+    return isinstance(getattr(value, "process_state", None), ProcessState)

@@ -28,6 +28,7 @@ from rollforward.continuations.pages.lease import LeasedError
 from rollforward.continuations.pages.receipts import receipt_of
 from rollforward.continuations.sweep import OpenPages
 from rollforward.runtime.channel.rpc import Cost
+from rollforward.runtime.process.process_state import ProcessState
 from rollforward.tasks.errors import Retry, Unavailable
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -46,7 +47,7 @@ class Machine:
         self.at_s = 0.0
         self.clock = SimpleNamespace(now=lambda: seconds(self.at_s).replace(tzinfo=datetime.UTC))
         self.meter = SimpleNamespace(cost=Cost)
-        self.process_state = None
+        self.process_state = ProcessState()
 
 
 @pytest.fixture(autouse=True)

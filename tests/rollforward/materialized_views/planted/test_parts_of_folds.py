@@ -22,6 +22,7 @@ from rollforward.materialized_views.updating.hints import FoldStart
 from rollforward.materialized_views.updating.markers import MarkerUpdate
 from rollforward.materialized_views.updating.pacing import TablePace
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
+from rollforward.runtime.process.process_state import ProcessState
 from rollforward.tasks.errors import Retry
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -56,7 +57,7 @@ class Machine:
     def __init__(self, cache: Cache | None = None) -> None:
         self.clock = SimpleNamespace(now=lambda: NOON)
         self.cache = cache or Cache()
-        self.process_state = None
+        self.process_state = ProcessState()
 
 
 # Paces

@@ -114,6 +114,34 @@ def test_a_clock_is_no_client(world: World) -> None:
         LIKES.increment()  # type: ignore[call-overload]
 
 
+class Parcel(ndb.Model):
+    """An entity of an app, with a name that clients have, too."""
+
+    process_state = ndb.TextProperty()
+
+
+class ParcelsByState(rf.View):
+    source = Parcel
+
+    @staticmethod
+    def contributions(parcel: Parcel) -> Any:
+        return {parcel.process_state: {}}
+
+
+PARCELS = rf.ViewGroup("parcels", ParcelsByState)
+
+
+def test_an_entity_with_a_property_of_that_name_is_an_entity(services: Services) -> None:
+    """What tells clients is their type, whatever an app calls its properties."""
+    world = World(services, builds=[ViewMaintenance(PARCELS)])
+    with world.context():
+        PARCELS.save(Parcel(id="p1", process_state="packed"))
+        world.settle()
+        found = PARCELS.row(ParcelsByState, "packed")
+    assert found is not None
+    assert found.count == 1
+
+
 # The library calls these itself, or a program of an operator does.
 OWN_CALLS = {
     "Accumulator": set(),

@@ -8,6 +8,7 @@ from typing import ClassVar, cast
 import pytest
 
 from rollforward.runtime import Clients
+from rollforward.runtime.process.process_state import ProcessState
 from rollforward.streams import Computation, Context, Pipeline, Record
 from rollforward.streams.inspection import status
 from rollforward.streams.inspection.dead_letters import DeadLetter, dead_letters
@@ -65,7 +66,10 @@ def test_a_state_is_read_although_its_slab_is_cut_meanwhile(
 
 def test_what_is_no_key_and_no_id_is_refused_as_that() -> None:
     """A number has no state: records under it are those of no key."""
-    pipeline, clients = Pipeline("kept", Kept), cast(Clients, SimpleNamespace(process_state=None))
+    pipeline, clients = (
+        Pipeline("kept", Kept),
+        cast(Clients, SimpleNamespace(process_state=ProcessState())),
+    )
     letter = DeadLetter("kept:1", "kept", "k", "bad", 0)
     for ask in (
         lambda: pipeline.state(clients, "kept", cast(str, 5)),
