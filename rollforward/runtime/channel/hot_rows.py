@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 # Collisions of one row within `HOT_S` from which on its transactions take turns, and for how long.
 COLLISIONS = 2
 HOT_S = 10.0
+# A turn among the processes that took longer was waited for.
+AT_ONCE_S = 0.002
 # A transaction begins no attempt after ten seconds (`transact`).
 MAX_WAIT_S = 8.0
 MAX_TRANSACTIONS = 1_000
@@ -156,7 +158,14 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                     opened.turns.callback(mutex.release)
                     opened.rows.add(name)
                     if self._clients is not None and is_in_order:
-                        opened.turns.enter_context(_turn_of_all(self._clients, name))
+                        self._take_turn_of_all(self._clients, opened, name, row)
+
+    def _take_turn_of_all(self, clients: Clients, opened: _Open, name: bytes, row: _Row) -> None:
+        """Wait for the turn among all processes."""
+        asked_s, name_of_lock = self._now_s(), f"rows:{hashlib.sha256(name).hexdigest()}"
+        opened.turns.enter_context(advisory_lock(clients, name_of_lock, max_wait_s=MAX_WAIT_S))
+        if (now_s := self._now_s()) - asked_s > AT_ONCE_S:
+            row.until_s = now_s + HOT_S
 
     def _hot(self, name: bytes) -> _Row | None:
         with self._lock:
@@ -179,10 +188,6 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                     log.info("transactions collide on %s, and take turns from now on", _path(name))
             while len(self._rows) > MAX_ROWS:
                 self._rows.popitem(last=False)
-
-
-def _turn_of_all(clients: Clients, name: bytes) -> contextlib.AbstractContextManager[Any]:
-    return advisory_lock(clients, f"rows:{hashlib.sha256(name).hexdigest()}", max_wait_s=MAX_WAIT_S)
 
 
 def _is_aborted(call: Any) -> bool:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -28,7 +28,7 @@ from rollforward.runtime.cache import open_cache
 from rollforward.runtime.channel import hot_rows
 from rollforward.runtime.channel.failed_call import FailedCall
 from rollforward.runtime.channel.hot_rows import COLLISIONS, HOT_S, HotRows
-from rollforward.runtime.clients import open_datastore
+from rollforward.runtime.clients import Clients, open_datastore
 from rollforward.runtime.clock import SystemClock
 from rollforward.testing.opening import new_namespace
 from rollforward.testing.services import PROJECT
@@ -169,6 +169,30 @@ def test_the_log_names_the_row(store: Store, caplog: pytest.LogCaptureFixture) -
         store.collide("a", times=COLLISIONS + 1)
 
     assert caplog.messages == ["transactions collide on Hot a, and take turns from now on"]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("waited_s", [0.0, 0.1])
+def test_a_wait_for_another_process_keeps_a_row_contended(
+    store: Store, monkeypatch: pytest.MonkeyPatch, waited_s: float
+) -> None:
+    """With one transaction at a time in each process nobody waits within one."""
+
+    @contextlib.contextmanager
+    def lock(clients: Any, name: str, *, max_wait_s: float) -> Iterator[None]:
+        store.at_s += waited_s
+        yield
+
+    monkeypatch.setattr(hot_rows, "advisory_lock", lock)
+    store.rows.start(cast(Clients, object()))
+    store.collide("a")
+    store.at_s += HOT_S - 1
+    store.read(b"first", "a")
+    store.commit(b"first", "a")
+    store.at_s += HOT_S - 1
+    store.read(b"second", "a")
+
+    assert store.is_waiting(b"third", "a")() == (waited_s > 0)
 
 
 @pytest.mark.fast
