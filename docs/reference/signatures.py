@@ -41,14 +41,14 @@ def _of_one(name: str, value: Callable[..., Any]) -> str:
     returned = signature.return_annotation
     end = "" if is_class or returned is signature.empty else f" -> {annotation(returned)}"
     keyword = "class" if is_class else "def"
-    optional = ""
+    joined = ", ".join(parameters)
     if getattr(value, "has_optional_clients", False):  # As Python's documentation writes it.
-        optional, *parameters = parameters[:1] + [text for text in parameters[1:] if text != "/"]
-        optional = f"[{optional}, ]" if parameters else f"[{optional}]"
-    line = f"{keyword} {name}({optional}{', '.join(parameters)}){end}"
+        clients, *others = [text for text in parameters if text != "/"]
+        joined = f"[{clients}, ]{', '.join(others)}" if others else f"[{clients}]"
+        parameters = [f"[{clients}]", *others]
+    line = f"{keyword} {name}({joined}){end}"
     if len(line) <= WIDTH:
         return line
-    parameters = [optional.removesuffix(", ]") + "]", *parameters] if optional else parameters
     return "\n".join([f"{keyword} {name}(", *(f"    {text}," for text in parameters), f"){end}"])
 
 

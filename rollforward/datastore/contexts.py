@@ -9,7 +9,8 @@ Requests and tasks have a context. Scripts, threads of your own and tests must o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +33,11 @@ class OtherNamespaceError(Exception):
 def tasklet_result(returned: Any) -> Any:
     """Return what a function has returned; of a tasklet of ndb its result, once it has ended."""
     return returned.result() if isinstance(returned, ndb.Future) else returned
+
+
+def runs_when_called(function: Callable[..., object]) -> bool:
+    """Return whether a call runs a function: of a generator or a coroutine it only creates one."""
+    return not (inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function))
 
 
 def client_namespace() -> str:

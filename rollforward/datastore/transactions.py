@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import itertools
 import json
 import logging
@@ -41,7 +40,7 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from rollforward.datastore.contexts import ADVICE, NESTED, tasklet_result
+from rollforward.datastore.contexts import ADVICE, NESTED, runs_when_called, tasklet_result
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
@@ -268,7 +267,7 @@ def transact(
         google.api_core.exceptions.GoogleAPICallError: the service's error. When its class is in
             OUTCOME_UNKNOWN, the body may have taken effect.
     """
-    if inspect.isgeneratorfunction(body) or inspect.iscoroutinefunction(body):
+    if not runs_when_called(body):
         name = getattr(body, "__qualname__", repr(body))
         raise TypeError(f"body must be a plain function, got {name}: called, it would not run")
     return run_attempts(

@@ -27,6 +27,7 @@ from rollforward.runtime.process.optional_clients import (
     optional_clients,
 )
 from rollforward.runtime.type_adapters import adapter_of, shape_of
+from rollforward.tasks.parameters import without_clients
 
 log = logging.getLogger(__name__)
 
@@ -233,12 +234,8 @@ def _takes_clients(function: Callable[..., Any], hints: Mapping[str, Any]) -> bo
 
 
 def _without_clients(function: Callable[..., T]) -> Callable[..., T]:
-    """Return the function with a first parameter for the clients, which it is not passed."""
-
-    @functools.wraps(function)
-    def compute(_: Clients, /, *args: Any, **kwargs: Any) -> T:
-        return function(*args, **kwargs)
-
+    """Return the function with a first parameter for the clients, as its calls are bound."""
+    compute = without_clients(function)
     clients = inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)
     declared = inspect.signature(function)
     parameters = [clients, *declared.parameters.values()]

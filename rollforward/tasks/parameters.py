@@ -6,15 +6,16 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, ParamSpec, get_type_hints
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, get_type_hints
 
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import runs_when_called, tasklet_result
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.errors import BadArgumentsError
 
 P = ParamSpec("P")
+T = TypeVar("T")
 TaskFunction = Callable[[Clients, Any], object]
 
 _FORM = """declare a task in one of these forms, the last with a dataclass of its arguments:
@@ -141,7 +142,7 @@ def form_of(
         TypeError: the function does not have the form of a task.
     """
     name = getattr(function, "__qualname__", repr(function))
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+    if not runs_when_called(function):
         raise TypeError(f"{name} must be a plain function: called, it would not run; {form}")
     declared = list(inspect.signature(function).parameters.values())
     hints = _hints(name, function, leading, form)
@@ -149,7 +150,7 @@ def form_of(
     if leading is not Clients and not takes_first:
         raise TypeError(f"{name}: its first parameter must be a {leading.__name__}; {form}")
     parameters = declared[1:] if takes_first else declared
-    work = _to_its_end(function if takes_first else _without_clients(function))
+    work = _to_its_end(function if takes_first else without_clients(function))
     if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         args = hints.get(parameters[0].name)
         if isinstance(args, type) and dataclasses.is_dataclass(args):
@@ -165,11 +166,11 @@ def _takes(parameter: inspect.Parameter, hints: Mapping[str, Any], leading: type
     return hints[parameter.name] is leading
 
 
-def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
+def without_clients(function: Callable[..., T]) -> Callable[..., T]:
     """Return the function with a first parameter for the clients, which it is not passed."""
 
     @functools.wraps(function)
-    def work(clients: Clients, /, *args: Any, **options: Any) -> object:
+    def work(clients: Clients, /, *args: Any, **options: Any) -> T:
         return function(*args, **options)
 
     return work

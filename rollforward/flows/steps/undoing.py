@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-
 from rollforward.batches import TaskBatch
+from rollforward.datastore.contexts import runs_when_called
 from rollforward.flows.errors import BadStepError, StepFailedError
 from rollforward.flows.rows.records import DONE, FAILED, Kind
 from rollforward.flows.steps import calls, waits
@@ -34,7 +33,7 @@ class Undos:
             BadStepError: the call would not run its function.
         """
         self.names.use(call.name)
-        if inspect.iscoroutinefunction(call.function) or inspect.isgeneratorfunction(call.function):
+        if not runs_when_called(call.function):
             raise BadStepError(
                 f"the undo {call.name!r} must be a plain function: called, it would not run"
             )

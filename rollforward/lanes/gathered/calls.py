@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
+from rollforward.datastore.contexts import runs_when_called
 from rollforward.lanes.gathered.window import place_in_key
 from rollforward.lanes.rows.entities import LaneTask, time_of
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
+from rollforward.tasks.parameters import without_clients
 
 A = TypeVar("A")
 Run = Callable[[Clients, str, Sequence["Call[Any]"]], object]
@@ -56,7 +57,7 @@ def form_of(function: Callable[..., object]) -> tuple[type[Any], Run]:
         TypeError: the function does not have the form.
     """
     name = getattr(function, "__qualname__", repr(function))
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+    if not runs_when_called(function):
         raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
     parameters = list(inspect.signature(function).parameters)
     try:
@@ -74,7 +75,7 @@ def form_of(function: Callable[..., object]) -> tuple[type[Any], Run]:
     args = _arguments(hints.get(calls))
     if args is None:
         raise TypeError(f"{name}: `{calls}` must be a Sequence[Call[...]]; {_FORM}")
-    return args, function if takes_clients else _without_clients(function)
+    return args, function if takes_clients else without_clients(function)
 
 
 def _arguments(calls: Any) -> type[Any] | None:
@@ -84,11 +85,3 @@ def _arguments(calls: Any) -> type[Any] | None:
         return None
     [args] = get_args(items[0])
     return args if isinstance(args, type) and dataclasses.is_dataclass(args) else None
-
-
-def _without_clients(function: Callable[..., object]) -> Run:
-    @functools.wraps(function)
-    def work(clients: Clients, key: str, calls: Sequence[Call[Any]]) -> object:
-        return function(key, calls)
-
-    return work

@@ -20,15 +20,17 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from google.cloud.datastore_v1.types import Key
 
+from rollforward.datastore.commit import key_of
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.channel.failed_call import error_of
+from rollforward.runtime.channel.rpc import message_of
 from rollforward.runtime.clients import Clients
 
 log = logging.getLogger(__name__)
@@ -129,8 +131,8 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         with opened.turns:
             call = continuation(details, request)
             if is_commit and _is_aborted(call):
-                read = set(map(_bytes_of, opened.keys))
-                self._collided(read.intersection(_written(request)))
+                written = map(key_of, message_of(request).mutations)
+                self._collided(set(map(_bytes_of, opened.keys)) & set(map(_bytes_of, written)))
         return call
 
     def _opened(self, transaction: bytes) -> _Open:
@@ -196,20 +198,10 @@ def _is_aborted(call: Any) -> bool:
 
 
 def _bytes_of(key: Any) -> bytes:
-    message = type(key).pb(key) if hasattr(type(key), "pb") else key
-    return message.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+    return message_of(key).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
 
 
 def _path(name: bytes) -> str:
     """Return the kinds and ids of a key, as ndb shows them."""
     path = Key.deserialize(name).path
     return "/".join(f"{part.kind} {part.name or part.id}" for part in path)
-
-
-def _written(request: Any) -> Iterator[bytes]:
-    message = type(request).pb(request) if hasattr(type(request), "pb") else request
-    for mutation in message.mutations:
-        operation = mutation.WhichOneof("operation")
-        if operation is not None:
-            value = getattr(mutation, operation)
-            yield _bytes_of(value if operation == "delete" else value.key)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from rollforward.runtime.channel.failed_call import FailedCall, error_of
+from rollforward.runtime.channel.rpc import message_of
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             TooLargeError: it is above a limit.
         """
         rpc = details.method.rpartition("/")[2]
-        message = type(request).pb(request) if hasattr(type(request), "pb") else request
+        message = message_of(request)
         self._check("a request", REQUEST, message.ByteSize())
         if rpc == "Commit":
             self._check_commit(message)

@@ -135,7 +135,7 @@ def _request_cost(service: str, rpc: str, request: Any) -> Cost:
         case "Lookup":
             return Cost(reads=len(request.keys))
         case "Commit":
-            mutations = _message(request).mutations
+            mutations = message_of(request).mutations
             deletes = sum(mutation.HasField("delete") for mutation in mutations)
             return Cost(writes=len(mutations), deletes=deletes)
         case "RunAggregationQuery":
@@ -147,16 +147,16 @@ def _request_cost(service: str, rpc: str, request: Any) -> Cost:
 def _cloud_tasks_cost(rpc: str, request: Any) -> Cost:
     match rpc:
         case "CreateTask":
-            requests = [_message(request)]
+            requests = [message_of(request)]
         case "BatchCreateTasks":
-            requests = _message(request).requests
+            requests = message_of(request).requests
         case _:
             return Cost(task_operations=1)
     operations = sum(_chunks(task.ByteSize()) for task in requests)
     return Cost(tasks=len(requests), task_operations=operations)
 
 
-def _message(request: Any) -> Any:
+def message_of(request: Any) -> Any:
     """Return the message itself; the client libraries wrap it."""
     kind = type(request)
     return kind.pb(request) if hasattr(kind, "pb") else request

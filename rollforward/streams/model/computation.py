@@ -19,12 +19,12 @@ keeps nothing in `self`, which all threads share.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
+from rollforward.datastore.contexts import runs_when_called
 from rollforward.streams.model.context import Context, ContextBackend
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import Record, Timer
@@ -206,6 +206,6 @@ def check_plain(name: str, function: Callable[..., object]) -> None:
     Raises:
         TypeError: it is a generator, as in Apache Beam, or a coroutine, which a call only creates.
     """
-    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+    if not runs_when_called(function):
         called = getattr(function, "__qualname__", repr(function))
         raise TypeError(f"{name}: {called} must be a plain function: called, it would not run")
