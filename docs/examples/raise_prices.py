@@ -16,7 +16,7 @@ from pathlib import Path
 from google.cloud import ndb
 
 from rollforward import continuations
-from rollforward.continuations import EntitySource, ItemError, job
+from rollforward.continuations import EntitySource, job
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
@@ -38,16 +38,13 @@ class RaiseArgs:
     percent: int
 
 
-@job("raise-prices", source=lambda args: EntitySource(Book), page_size=50)
-def raise_prices(
-    clients: Clients, args: RaiseArgs, books: Sequence[Book]
-) -> list[ItemError | None]:
+@job(source=EntitySource(Book), page_size=50)
+def raise_prices(args: RaiseArgs, books: Sequence[Book]) -> None:
     # Runs in a transaction, perhaps twice, so it reads the books again.
     fresh = [book for book in ndb.get_multi([book.key for book in books]) if book]
     for book in fresh:
         book.cents += book.cents * args.percent // 100
     ndb.put_multi(fresh)
-    return [None] * len(books)
 
 
 # howto: to here

@@ -36,7 +36,7 @@ from pipelines.blog.drafts import Author, Draft
 from pipelines.blog.markdown import excerpt_of
 from pipelines.blog.views import BLOG, COMMENT_COUNTS
 from rollforward import outbox
-from rollforward.continuations import EntitySource, ItemError, job, start
+from rollforward.continuations import EntitySource, job, start
 from rollforward.datastore import transact
 from rollforward.paging import Listing, Page, PageTokens, QueryRange
 from rollforward.runtime import Clients, naive_utc
@@ -200,9 +200,7 @@ def begin_deletion(clients: Clients, args: PostArgs) -> None:
     queue="imports",
     source=lambda args: EntitySource(Comment, key_range=comments_of(args.post)),
 )
-def delete_comments(
-    clients: Clients, args: PostArgs, comments: Sequence[Comment]
-) -> list[ItemError | None]:
+def delete_comments(clients: Clients, args: PostArgs, comments: Sequence[Comment]) -> None:
     """Delete some comments and their counts, in the commit that holds their receipts."""
     # Read again: its author may have deleted one since, who has counted that.
     stored: list[Comment | None] = ndb.get_multi([comment.key for comment in comments])
@@ -210,4 +208,3 @@ def delete_comments(
     BLOG.delete_in_transaction(clients, *(comment.key for comment in existing))
     if counted := sum(not comment.is_deleted for comment in existing):
         COMMENT_COUNTS.increment_in_transaction(clients, {args.post: -counted})
-    return [None] * len(comments)

@@ -32,7 +32,7 @@ from pipelines.blog.posts import new_post
 from pipelines.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
 from pipelines.blog.views import BLOG, COMMENT_COUNTS
 from pipelines.times import now_ms
-from rollforward.continuations import ItemError, Job, job, runs
+from rollforward.continuations import Job, job, runs
 from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.progress import RunProgress, progress
 from rollforward.continuations.sources import NumberSource
@@ -265,13 +265,12 @@ def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
     source=lambda args: NumberSource(args.posts),
     page_size=POSTS_A_PAGE,
 )
-def add_posts(clients: Clients, args: SampleArgs, numbers: Sequence[int]) -> list[ItemError | None]:
+def add_posts(args: SampleArgs, numbers: Sequence[int]) -> None:
     """Save some sample posts, inside the transaction that holds their receipts."""
     posts = {number: sample_post(args, number) for number in numbers}
     ndb.put_multi(list(posts.values()))
     counts = {str(post.key.id()): comments_on(args, number) for number, post in posts.items()}
     COMMENT_COUNTS.begin_in_transaction(counts)
-    return [None] * len(numbers)
 
 
 @job(
@@ -280,11 +279,8 @@ def add_posts(clients: Clients, args: SampleArgs, numbers: Sequence[int]) -> lis
     source=lambda args: NumberSource(args.comments),
     page_size=COMMENTS_A_PAGE,
 )
-def add_comments(
-    clients: Clients, args: SampleArgs, numbers: Sequence[int]
-) -> list[ItemError | None]:
+def add_comments(clients: Clients, args: SampleArgs, numbers: Sequence[int]) -> None:
     """Save some sample comments, inside the transaction that holds their receipts."""
     comments = [sample_comment(args, number) for number in numbers]
     ndb.put_multi([comment for comment in comments if comment.is_imported])
     BLOG.save_in_transaction(clients, *(comment for comment in comments if not comment.is_imported))
-    return [None] * len(numbers)

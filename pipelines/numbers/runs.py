@@ -53,7 +53,7 @@ class RunGoesOnError(Exception):
 @job(
     "measure-numbers",
     queue="imports",
-    source=lambda args: NumberSource(len(PROBES)),
+    source=NumberSource(len(PROBES)),
     effect="side_effect",
     page_size=len(PROBES),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_type_hints, overload
 
 from rollforward.continuations.jobs import (
@@ -14,11 +16,13 @@ from rollforward.continuations.jobs import (
     PAGE_SIZE,
     RETRY_DELAYS_S,
     ApplyFunction,
+    ItemErrors,
     Job,
     SideEffectFunction,
 )
 from rollforward.continuations.sources import Source
 from rollforward.runtime.clients import Clients
+from rollforward.tasks.parameters import is_for_clients, without_clients
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -26,9 +30,14 @@ I_co = TypeVar("I_co", covariant=True)
 
 Effect = Literal["apply", "check", "side_effect"]
 
-_FORM = """declare a job in this form, with a dataclass of its arguments:
-    @job("ship", queue="default", source=lambda args: EntitySource(Order))
-    def ship(clients: Clients, args: Ship, orders: Sequence[Order]) -> Sequence[None]: ..."""
+_FORM = """declare a job in this form; it may do without the clients, and without arguments:
+    @job(source=lambda args: EntitySource(Order))
+    def ship(clients: Clients, args: Ship, orders: Sequence[Order]) -> None: ..."""
+
+
+@dataclass(frozen=True)
+class NoArguments:
+    """Arguments of a job that has none."""
 
 
 class _Declare(Protocol[I_co]):
@@ -38,13 +47,31 @@ class _Declare(Protocol[I_co]):
     def __call__(self, work: ApplyFunction[A, I_co], /) -> Job[A, Any]: ...
 
     @overload
+    def __call__(
+        self, work: Callable[[Clients, Sequence[I_co]], ItemErrors], /
+    ) -> Job[NoArguments, Any]: ...
+
+    @overload
+    def __call__(self, work: Callable[[A, Sequence[I_co]], ItemErrors], /) -> Job[A, Any]: ...
+
+    @overload
+    def __call__(
+        self, work: Callable[[Sequence[I_co]], ItemErrors], /
+    ) -> Job[NoArguments, Any]: ...
+
+    @overload
     def __call__(self, work: SideEffectFunction[A, I_co], /) -> Job[A, Any]: ...
+
+    @overload
+    def __call__(
+        self, work: Callable[[Clients], AbstractContextManager[Callable[[I_co], None]]], /
+    ) -> Job[NoArguments, Any]: ...
 
 
 def job(
-    name: str,
+    name: str | None = None,
     *,
-    source: Callable[[Any], Source[I]],
+    source: Source[I] | Callable[[Any], Source[I]],
     queue: str = "default",
     effect: Effect = "apply",
     on_finished: Callable[[Clients, Any], object] | None = None,
@@ -54,11 +81,13 @@ def job(
     lease_s: float = LEASE_S,
     deadline_s: float = DEADLINE_S,
 ) -> _Declare[I]:
-    """Declare the function below as a job; its second parameter's type is its arguments.
+    """Declare the function below as a job, whose parameters are `clients`, `args` and the items.
+
+    Each of the first two may be left out. The type of `args` is a dataclass.
 
     Args:
-        name: Name of the job, in /tasks/continuations/<name>.
-        source: Function from the arguments of a run to its source.
+        name: Name of the job, in /tasks/continuations/<name>; default: the function's, with dashes.
+        source: A source, or a function from the arguments of a run to its source.
         queue: A queue of queue.yaml.
         effect: Place of the effects: "apply" in Datastore, in the transaction that holds the
             receipts; "side_effect" outside, before they are committed; "check" nowhere.
@@ -75,12 +104,13 @@ def job(
     """
 
     def declare(work: Callable[..., Any]) -> Job[Any, Any]:
-        works: dict[str, Any] = {effect: work}
+        args, function = _form_of(work, has_items=effect != "side_effect")
+        works: dict[str, Any] = {effect: function}
         return Job(
-            name,
+            name or work.__name__.strip("_").replace("_", "-"),
             queue,
-            _arguments_of(work),
-            source,
+            args,
+            source if callable(source) else lambda args: source,
             on_finished=on_finished,
             page_size=page_size,
             max_attempts=max_attempts,
@@ -93,32 +123,53 @@ def job(
     return declare
 
 
-def _arguments_of(work: Callable[..., Any]) -> type[Any]:
-    """Return the type of a function's second parameter.
+def _form_of(work: Callable[..., Any], *, has_items: bool) -> tuple[type[Any], Callable[..., Any]]:
+    """Return the type of a job's arguments, and the function that takes all there can be.
 
     Raises:
         TypeError: the function does not have the form of a job.
     """
-    parameters = list(inspect.signature(work).parameters)
-    if len(parameters) < 2:
-        raise TypeError(f"{work.__qualname__} must accept (clients, args, items); {_FORM}")
-    second = work.__annotations__.get(parameters[1])
+    leading = list(inspect.signature(work).parameters)
+    if has_items:
+        items = leading.pop() if leading else None
+        if items is None or is_for_clients(items, _kind_of(work, items)):
+            raise TypeError(f"{work.__qualname__} must accept its items; {_FORM}")
+    function = work
+    if leading and is_for_clients(leading[0], _kind_of(work, leading[0])):
+        leading.pop(0)
+    else:
+        function = without_clients(function)
+    if not leading:
+        return NoArguments, _without_arguments(function)
+    args = _kind_of(work, leading[0])
+    if len(leading) > 1 or not (isinstance(args, type) and is_dataclass(args)):
+        raise TypeError(
+            f"{work.__qualname__}: the type of `{leading[0]}` must be a dataclass, and no other "
+            f"parameter be between the clients and the items; {_FORM}"
+        )
+    return args, function
+
+
+def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def work(clients: Clients, _args: NoArguments, *items: Any) -> Any:
+        return function(clients, *items)
+
+    return work
+
+
+def _kind_of(work: Callable[..., Any], parameter: str) -> Any:
+    """Return the type of a parameter, or None: others may be known to type checkers alone."""
+    unwrapped: Any = inspect.unwrap(work)
+    declared = work.__annotations__.get(parameter)
+    if not isinstance(declared, str):
+        return declared
+    kind = type("Kind", (), {"__annotations__": {"args": declared}})
     try:
-        # Only the arguments are looked up: what else it names may be known to type checkers alone.
-        args: Any = _resolve(work, second) if isinstance(second, str) else second
+        hints = get_type_hints(kind, globalns=unwrapped.__globals__, localns={"Clients": Clients})
     except NameError as error:
         raise TypeError(
             f"{work.__qualname__}: {error.name} must be defined in its module, above the job; "
             f"{_FORM}"
         ) from error
-    if not (isinstance(args, type) and is_dataclass(args)):
-        raise TypeError(
-            f"{work.__qualname__}: the type of `{parameters[1]}` must be a dataclass; {_FORM}"
-        )
-    return args
-
-
-def _resolve(work: Callable[..., Any], annotation: str) -> Any:
-    unwrapped: Any = inspect.unwrap(work)
-    kind = type("Kind", (), {"__annotations__": {"args": annotation}})
-    return get_type_hints(kind, globalns=unwrapped.__globals__)["args"]
+    return hints["args"]

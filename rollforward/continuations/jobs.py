@@ -55,11 +55,13 @@ class SkippedItemError(ItemError):
     """Nothing has to be done for this item; its text says why."""
 
 
+# Of the items of a page, one each; None: all are done.
+ItemErrors = Sequence[ItemError | None] | None
 # Opened once per page; works on one item, or raises one of the three errors above.
 SideEffectFunction = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
 # Runs inside the transaction, maybe more than once; per item None, or one of the three errors
 # above. The items are as they were read before: read again, there, what you change.
-ApplyFunction = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
+ApplyFunction = Callable[[Clients, A, Sequence[I]], ItemErrors]
 # Runs outside of any transaction; answers as Apply does. A crash repeats it.
 CheckFunction = ApplyFunction[A, I]
 
@@ -131,6 +133,19 @@ class Job(Generic[A, I]):
     @cached_property
     def _codec(self) -> ArgumentsCodec[A]:
         return ArgumentsCodec(f"job {self.name}", self.args)
+
+    def arguments_of(self, args: A | None) -> A:
+        """Return the arguments of a run, or the defaults of its job.
+
+        Raises:
+            BadArgumentsError: it has some without a default.
+        """
+        if args is not None:
+            return args
+        try:
+            return self.args()
+        except TypeError as error:
+            raise BadArgumentsError(f"job {self.name} needs its arguments: {error}") from error
 
     def dump(self, args: A) -> str:
         """Return a run's arguments as JSON.

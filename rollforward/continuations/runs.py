@@ -52,7 +52,7 @@ _RESERVED = re.compile("__.*__")
 def new_run(
     clients: Clients,
     job: Job[A, I],
-    args: A,
+    args: A | None = None,
     *,
     run_id: str,
     expected: int | None = None,
@@ -64,6 +64,7 @@ def new_run(
     """Return the row of a run, not stored: put it in a transaction of yours, then `launch`.
 
     Args:
+        args: None: of a job that has none, or none without a default.
         run_id: Chosen so that the same intent has the same id. At most 500 bytes in UTF-8, of
             characters that can be printed, without colon or semicolon, and not "__...__".
         expected: How many items there will be, if known: decides the number of chains.
@@ -86,7 +87,7 @@ def new_run(
     run = ContinuationRun(
         key=run_key(run_id),
         job=job.name,
-        args=job.dump(args),
+        args=job.dump(job.arguments_of(args)),
         page_size=size,
         expected=expected,
         max_rate=max_rate,
@@ -162,7 +163,7 @@ def _delays_s(clients: Clients, run: ContinuationRun) -> dict[PageArgs, float]:
 def start(
     clients: Clients,
     job: Job[A, I],
-    args: A,
+    args: A | None = None,
     *,
     run_id: str,
     expected: int | None = None,

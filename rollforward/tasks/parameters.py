@@ -146,7 +146,7 @@ def form_of(
         raise TypeError(f"{name} must be a plain function: called, it would not run; {form}")
     declared = list(inspect.signature(function).parameters.values())
     hints = _hints(name, function, leading, form)
-    takes_first = bool(declared) and _takes(declared[0], hints, leading)
+    takes_first = bool(declared) and _takes(declared[0].name, hints, leading)
     if leading is not Clients and not takes_first:
         raise TypeError(f"{name}: its first parameter must be a {leading.__name__}; {form}")
     parameters = declared[1:] if takes_first else declared
@@ -159,11 +159,16 @@ def form_of(
     return kind, _unpacking(kind, work)
 
 
-def _takes(parameter: inspect.Parameter, hints: Mapping[str, Any], leading: type[Any]) -> bool:
+def _takes(name: str, hints: Mapping[str, Any], leading: type[Any]) -> bool:
     """Return whether a function's first parameter is for the clients, or the like."""
-    if parameter.name not in hints:
-        return leading is Clients and parameter.name in _CLIENTS_NAMES
-    return hints[parameter.name] is leading
+    if leading is Clients:
+        return is_for_clients(name, hints.get(name))
+    return hints.get(name) is leading
+
+
+def is_for_clients(name: str, kind: object) -> bool:
+    """Return whether a function's first parameter, of some type or None, is for the clients."""
+    return kind is Clients or (kind is None and name in _CLIENTS_NAMES)
 
 
 def without_clients(function: Callable[..., T]) -> Callable[..., T]:

@@ -74,16 +74,13 @@ class Raise:
     percent: int
 
 
-@rf.job("raise-prices", queue="default", source=lambda args: rf.EntitySource(Product))
-def raise_prices(
-    clients: rf.Clients, args: Raise, products: Sequence[Product]
-) -> Sequence[rf.continuations.ItemError | None]:
+@rf.job(source=rf.EntitySource(Product))
+def raise_prices(args: Raise, products: Sequence[Product]) -> None:
     """Raise some prices, in a transaction, perhaps twice, so it reads them again."""
     fresh = ndb.get_multi([product.key for product in products])
     for product in fresh:
         product.cents += product.cents * args.percent // 100
     ndb.put_multi(fresh)
-    return [None] * len(products)
 
 
 app = Flask(__name__)

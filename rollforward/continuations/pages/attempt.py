@@ -429,6 +429,8 @@ class _PageAttempt:
         errors: dict[int, ItemError | None] = {position: gone() for position, _ in group}
         if present:
             answers = ask(self.clients, self.job_args, [item for _, item in present])
+            if answers is None:
+                answers = [None] * len(present)
             errors.update(zip([position for position, _ in present], answers, strict=True))
         return {position: receipt_of(error) for position, error in errors.items()}
 
