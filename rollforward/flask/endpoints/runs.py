@@ -22,8 +22,9 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
 from rollforward.flask.endpoints.tasks import ANY_METHOD
-from rollforward.flask.guards.auth import operators_only
+from rollforward.flask.guards.auth import operators_only, proved_account
 from rollforward.look.lists import parse_integer
+from rollforward.operations.audit import recorded
 from rollforward.tasks.runs import (
     MAX_LISTED,
     MAX_STEP_BYTES,
@@ -86,7 +87,14 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
     if len(step.encode()) > MAX_STEP_BYTES:
         return problem(400, f"A step has a name of at most {MAX_STEP_BYTES} bytes.")
     try:
-        next_id = registry().control_run(clients(), pattern, run_id, verb, from_step=step)
+        with recorded(
+            clients(),
+            operator=proved_account(),
+            role="account",
+            action=f"{verb} run",
+            target=f"{pattern}/{run_id}" + (f" from {step}" if step else ""),
+        ):
+            next_id = registry().control_run(clients(), pattern, run_id, verb, from_step=step)
         return jsonify({"id": next_id})
     except UnknownRunError:
         return problem(404, NO_RUN)

@@ -44,6 +44,11 @@ def workers_only(view: View) -> View:
     return _only(view, None)
 
 
+def proved_account() -> str:
+    """Return the account that this request's caller has proved."""
+    return str(request_notes()["account"])
+
+
 def is_proved() -> bool:
     """Return whether this request's caller has proved to be one of these."""
     return bool(request_notes().get("is_proved"))
@@ -53,44 +58,47 @@ def _only(view: View, app_engine_header: str | None, *, admits_accounts: bool = 
     @wraps(view)
     def authenticated(*args: object, **kwargs: object) -> ResponseReturnValue:
         try:
-            _authenticate(app_engine_header, admits_accounts)
+            account = _authenticate(app_engine_header, admits_accounts)
         except BadTokenError as error:
             log.warning("refused %s %r: %r", request.method, request.path[:100], str(error))
             return Response(status=403)
         except CertsUnavailableError as error:
             log.warning("cannot verify callers: %s", error)
             return Response(status=503)
-        request_notes()["is_proved"] = True
+        request_notes().update(is_proved=True, account=account)
         return view(*args, **kwargs)
 
     return authenticated
 
 
-def _authenticate(app_engine_header: str | None, admits_accounts: bool) -> None:
+def _authenticate(app_engine_header: str | None, admits_accounts: bool) -> str:
+    """Return the account that the caller has proved, or how App Engine names it."""
     is_on_app_engine = settings().platform == APP_ENGINE
     if is_on_app_engine and app_engine_header and request.headers.get(app_engine_header):
-        return
+        return app_engine_header
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     target = settings().target
     if scheme.lower() != "bearer" or not token:
         raise BadTokenError("no token")
     if admits_accounts and settings().metrics_accounts:
-        _verify_operator(token)
-        return
+        return _verify_operator(token)
     if not isinstance(target, UrlTarget):
         raise BadTokenError("this app takes tasks from App Engine only")
     wiring().verifier.verify(token, audience=target.audience, account=target.service_account)
+    return target.service_account
 
 
-def _verify_operator(token: str) -> None:
-    """Check that a token is of an account that may read the metrics, or of our own."""
+def _verify_operator(token: str) -> str:
+    """Return the account of a token: one that may read the metrics, or our own."""
     target, audiences = settings().target, [settings().metrics_audience]
     accounts = {*settings().metrics_accounts}
     if isinstance(target, UrlTarget):
         audiences.append(target.audience)
         accounts.add(target.service_account)
     claims = wiring().verifier.claims(token, audiences)
-    if str(claims.get("email")) not in accounts:
+    account = str(claims.get("email"))
+    if account not in accounts:
         raise BadTokenError("account")
     if claims.get("email_verified") is not True:
         raise BadTokenError("account not verified")
+    return account

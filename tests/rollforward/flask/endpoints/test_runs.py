@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 from rollforward import continuations
 from rollforward.continuations import ItemError, Job, RefusedItemError, listing
 from rollforward.continuations.progress import run_of
+from rollforward.operations.audit import list_audit
 from rollforward.runtime import Clients
 from tests.handlers.conftest import app_with, on_app_engine
 from tests.infra.world import Services, World
@@ -173,6 +174,24 @@ def test_a_run_is_cancelled_resumed_and_its_failed_items_retried(world: World) -
     again = get(world, f"/continuations/{retried.json['id']}").json["run"]
     assert (again["retry_of"], again["counts"]["done"]) == ("run", 2)
     assert post(world, "/continuations/run:retry").status_code == 409
+
+
+def test_the_audit_trail_has_each_change_of_a_run_with_the_account_of_its_caller(
+    world: World,
+) -> None:
+    """As those of the console: a program's change is told from an operator's by its account."""
+    start(world, "run")
+
+    post(world, "/continuations/run:cancel")
+    post(world, "/continuations/none:cancel")
+
+    with world.context():
+        entries, _ = list_audit(limit=10)
+    account = world.settings.target.service_account
+    assert {(entry.operator, entry.action, entry.target, entry.result) for entry in entries} == {
+        (account, "cancel run", "continuations/run", "done"),
+        (account, "cancel run", "continuations/none", "UnknownRunError: none"),
+    }
 
 
 @pytest.mark.parametrize(
