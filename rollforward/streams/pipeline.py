@@ -187,9 +187,10 @@ class Pipeline(Declaration):
         Raises:
             UnknownStreamError: the computation is unknown.
             BadLayoutError: there are 64 intervals, or those of the computation are fixed.
+            BadRecordError: a key is no text.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        return run_steps(clients, self, split_by_keys, computation, keys)
+        return run_steps(clients, self, split_by_keys, computation, _checked_keys(keys))
 
     @optional_clients
     def merge(self, clients: Clients, computation: str, slot: int) -> None:
@@ -300,8 +301,8 @@ class Pipeline(Declaration):
             BadRecordError: a key is no text.
         """
         rows = None if snapshot is None else snapshot.snapshot
-        keys = [key for key in keys if not has_unpaired_surrogate(_checked_text("a key", key))]
-        return run_steps(clients, self, queryable_state.states_of, computation, keys, rows)
+        stored = [key for key in _checked_keys(keys) if not has_unpaired_surrogate(key)]
+        return run_steps(clients, self, queryable_state.states_of, computation, stored, rows)
 
     @optional_clients
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -372,6 +373,12 @@ def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
         for partition, row in zip(partitions, rows, strict=True)
     ]
     yield CreateTasks(wakes)
+
+
+def _checked_keys(keys: Iterable[str]) -> list[str]:
+    if isinstance(keys, str):  # Each of its letters would be a key.
+        raise BadRecordError(f"keys must be several texts, got {keys!r:.100}")
+    return [_checked_text("a key", key) for key in keys]
 
 
 def _checked_text(subject: str, text: Any) -> str:

@@ -33,7 +33,14 @@ from rollforward.streams.model.codecs import Undecodable
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
 from rollforward.streams.model.key_state import NOTHING, KeyState
-from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, inbound_value
+from rollforward.streams.model.records import (
+    FOREVER,
+    NEVER,
+    Timer,
+    check_time,
+    check_watermark,
+    inbound_value,
+)
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.topology.compatibility import (
     check_declared,
@@ -163,18 +170,19 @@ class StreamTest:
 
         Raises:
             UnknownStreamError: no computation that runs reads this stream as a source.
-            ValueError: the watermark is already ahead of that.
+            ValueError: the watermark is already ahead of that, or this is no time.
         """
+        watermark = check_watermark(min(timestamp_ms, FOREVER))
         if stream is not None:
             _check_source(self.pipeline, stream)
         streams = list(self._sources) if stream is None else [stream]
         for name in streams:
-            if timestamp_ms < self._sources[name]:
+            if watermark < self._sources[name]:
                 raise ValueError(
                     f"the watermark of {name} must not fall below {self._sources[name]}, "
                     f"got {timestamp_ms}"
                 )
-        self._sources.update(dict.fromkeys(streams, min(timestamp_ms, FOREVER)))
+        self._sources.update(dict.fromkeys(streams, watermark))
         self._run()
 
     def close(self, stream: str | None = None) -> None:

@@ -12,6 +12,7 @@ from rollforward.datastore.contexts import runs_when_called, tasklet_result
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.process.current import current_clients
+from rollforward.runtime.process.optional_clients import are_clients
 from rollforward.tasks.errors import BadArgumentsError
 
 P = ParamSpec("P")
@@ -70,19 +71,11 @@ def with_clients(
         BadArgumentsError: the number of arguments is another one.
         NoClientsError: none were passed, and neither a request nor a task runs here.
     """
-    is_passed = len(args) != count and bool(args) and _are_clients(args[0], count)
+    is_passed = len(args) != count and bool(args) and are_clients(args[0])
     if count is not None and len(args) != count + is_passed:
         hint = "behind the clients if those are passed"
         raise BadArgumentsError(f"{form}, {hint}, got {args!r:.200}")
     return (args[0], args[1:]) if is_passed else (current_clients(), args)
-
-
-def _are_clients(value: Any, count: int | None) -> bool:
-    """Return whether the first of a call's arguments may be its clients.
-
-    By their count they need not be of the class: a search has clients of its own.
-    """
-    return isinstance(value, Clients) or (count is not None and hasattr(value, "process_state"))
 
 
 def bound_call(

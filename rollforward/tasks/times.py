@@ -27,10 +27,10 @@ def check_max_attempts(max_attempts: int, error: type[ValueError] = ValueError) 
     """Check how many deliveries may fail.
 
     Raises:
-        ValueError: there would be none.
+        ValueError: there would be none, or no whole number of them.
     """
-    if not max_attempts >= 1:
-        raise error(f"max_attempts must be at least 1, got {max_attempts}")
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
+        raise error(f"max_attempts must be a whole number, at least 1, got {max_attempts!r:.60}")
 
 
 def due_at(

@@ -63,6 +63,8 @@ class Declaration:
         self.computations: Mapping[str, Computation] = self.graph.computations
         self._check(active, inactive)
         declared = {source.stream: source for source in sources}
+        if len(declared) < len(sources):
+            raise TypeError(f"{name}: each source must be of another stream, got {[*sources]}")
         self.sources: Mapping[str, Source] = {
             stream: declared.get(stream) or PushSource(stream)
             for stream in self.graph.source_streams

@@ -79,6 +79,13 @@ def test_what_is_no_key_and_no_id_is_refused_as_that() -> None:
     ):
         with pytest.raises(BadRecordError, match=r"must be a text, got (5|DeadLetter)"):
             ask()
+    for ask in (
+        lambda: pipeline.states_of(clients, "kept", "abc"),
+        lambda: pipeline.split_by_keys(clients, "kept", "abc"),
+        lambda: pipeline.split_by_keys(clients, "kept", [cast(str, 5)]),
+    ):
+        with pytest.raises(BadRecordError, match=r"key.* must be .*text"):
+            ask()
 
 
 def test_all_states_are_read_although_a_slab_is_cut_meanwhile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
@@ -9,7 +10,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
+from rollforward.streams import (
+    Computation,
+    Context,
+    Pipeline,
+    PushSource,
+    Record,
+    StreamTest,
+    Timer,
+)
 from rollforward.streams.model.state import State
 from rollforward.streams.testing import Output
 
@@ -337,13 +346,27 @@ def test_a_pipeline_refuses_what_cannot_run() -> None:
     class Nothing(Computation):
         pass
 
+    class Reads(Computation):
+        inputs: ClassVar = {"a": str}
+
+        def record(self, ctx: Context, record: Record) -> None:
+            """Do nothing."""
+
     for parts in ((Loop,), (Nothing,), (), (Sink, Sink)):
         with pytest.raises(TypeError):
             Pipeline("p", *parts)
+    with pytest.raises(TypeError, match="each source must be of another stream"):
+        Pipeline("p", Reads, sources=[PushSource("a"), PushSource("a", processes=["x"])])
+
+
+def test_a_watermark_of_a_test_is_a_time_that_is_no_earlier() -> None:
+    """With one that is no number all timers would wait for ever, without an error."""
     test = StreamTest(WEBLOG)
     test.advance_watermark(5)
     with pytest.raises(ValueError, match="must not fall below"):
         test.advance_watermark(4)
+    with pytest.raises(ValueError, match="must be whole milliseconds"):
+        test.advance_watermark(math.nan)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
