@@ -14,6 +14,8 @@
   // says that it moves, it goes on and asks less and less often.
   const STILL_POLLS = 20;
   const NOT_CONNECTED = "Not connected, retrying in 3 s. This is the last state known.";
+  const tooMany = (seconds) =>
+    `Too many requests from your address, retrying in ${seconds} s. This is the last state known.`;
   const DELETED = "This was deleted. The page shows its last state.";
 
   const live = document.querySelector("[data-live]");
@@ -27,6 +29,7 @@
   const isIdle = () => still >= STILL_POLLS && !isMoving();
   let paused = false;
   let lost = false;
+  let limitedS = 0; // So long this address may ask for nothing.
   let gone = false; // What the page shows was deleted: it is not asked for again.
   let asks = 0;
   let acted = 0; // The ask that shows what a form did: an answer to an earlier one is too old.
@@ -52,7 +55,7 @@
     toggle.textContent = paused ? "Resume" : "Pause";
     live.classList.toggle("is-stale", (lost || gone) && !paused);
     document.documentElement.toggleAttribute("data-paused", paused);
-    const text = paused ? "" : gone ? DELETED : lost ? NOT_CONNECTED : "";
+    const text = paused ? "" : gone ? DELETED : !lost ? "" : limitedS ? tooMany(limitedS) : NOT_CONNECTED;
     if (problem.textContent !== text) {
       problem.textContent = text;
       if (text) announcer.textContent = text.split(/[.,]/)[0];
@@ -144,12 +147,14 @@
   // The page at an address; null: it is as it was.
   const page = async (url, known = "") => {
     asking = new AbortController();
+    limitedS = 0;
     const limit = setTimeout(() => asking.abort(), 10000);
     try {
       const headers = known ? { "If-None-Match": known } : {};
       const response = await fetch(url, { signal: asking.signal, headers, cache: "no-store" });
       gone = response.status === 404 || response.status === 410;
       if (response.status === 304) return null;
+      if (response.status === 429) limitedS = Number(response.headers.get("Retry-After")) || 60;
       if (!response.ok) throw new Error(String(response.status));
       const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
       fresh.tag = response.headers.get("ETag") || "";
@@ -221,7 +226,7 @@
   };
 
   const wait = (tookMs) => {
-    if (lost) return LOST_MS;
+    if (lost) return limitedS ? limitedS * 1000 : LOST_MS;
     // What moves is asked for often, until nothing has changed for long: it may be parked.
     const doublings = isMoving() ? Math.max(0, still - STILL_POLLS) : still;
     // At rest a page that listens has nothing to look for until it hears of a change.

@@ -166,6 +166,26 @@ def test_a_page_of_what_was_deleted_says_so_and_asks_no_more(page: Page, stack: 
     assert asked == []
 
 
+@one_window
+def test_a_page_whose_address_is_limited_says_so_and_waits_as_it_is_told(
+    page: Page, stack: Stack
+) -> None:
+    """It is not said to be without a connection, and does not use the limit up by its retries."""
+    open_sum(page, stack, "limited")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.route("**/live", lambda route: route.fulfill(status=429, headers={"Retry-After": "41"}))
+
+    page.reload()
+    expect(page.locator("[data-live-problem]")).to_have_text(
+        re.compile("Too many requests from your address, retrying in 41 s")
+    )
+    asked.clear()
+    page.wait_for_timeout(REST_MS)
+
+    assert [url for url in asked if url.endswith("/live")] == []
+
+
 SELECT = """() => {
   const range = document.createRange();
   range.selectNodeContents(document.querySelector("#live .numbers dd"));
