@@ -20,9 +20,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import ndb
+from google.cloud.ndb.context import get_context
 
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
 from rollforward.streams.graph.declaration import Declaration
@@ -57,6 +62,14 @@ class Output:
     value: Any
     timestamp_ms: int
     late: bool = False
+
+
+def _ndb_context() -> AbstractContextManager[Any]:
+    """Return a context in which a sink can make entities: that of the test, or one offline."""
+    if get_context(raise_context_error=False) is not None:
+        return nullcontext()
+    client = ndb.Client("stream-test", credentials=AnonymousCredentials())
+    return client.context()  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -115,7 +128,12 @@ class _Keys:
 
 
 class StreamTest:
-    """A pipeline that runs in a test."""
+    """A pipeline that runs in a test.
+
+    Attributes:
+        dead: Dead letters: pairs of a computation and a `Failure` with `key`, `input` and `error`.
+        late: By computation, the records that it dropped as late.
+    """
 
     def __init__(self, pipeline: Declaration, *, now_ms: int = 0, repeats: bool = False) -> None:
         """Start an empty pipeline with all watermarks at 0.
@@ -237,6 +255,8 @@ class StreamTest:
     def sink_output(self, sink: str) -> list[Any]:
         """Return the results of a sink's `make` for the records since the last call.
 
+        It runs in the ndb context of the test, or else in one without a service.
+
         Raises:
             UnknownStreamError: the sink is unknown.
             Exception: an error of `make`, which would be a dead letter in a pipeline.
@@ -246,10 +266,11 @@ class StreamTest:
             raise UnknownStreamError(f"{sink} is no sink")
         inputs, self._sunk[sink] = self._sunk[sink], []
         start, self._taken[sink] = self._taken[sink], self._taken[sink] + len(inputs)
-        return [
-            computation.make(SinkRecord(f"{sink}.{n}", *record[:4], record.late_at > 0))
-            for n, record in enumerate(inputs, start)
-        ]
+        with _ndb_context():
+            return [
+                computation.make(SinkRecord(f"{sink}.{n}", *record[:4], record.late_at > 0))
+                for n, record in enumerate(inputs, start)
+            ]
 
     def state(self, computation: str, key: str) -> dict[str, Any]:
         """Return a copy of the state of a key; empty if it has none."""

@@ -297,6 +297,14 @@ def test_a_test_without_services_sees_what_a_sink_makes() -> None:
     assert test.sink_output("visits-sink") == []
 
 
+def test_a_test_without_services_sees_the_entities_of_a_sink() -> None:
+    """A view's sink raised ContextError, since ndb makes keys in a context alone."""
+    test = StreamTest(OUTLETS)
+    for visit in visits("a", "b"):
+        test.push("visits", visit.value, visit.timestamp_ms)
+    assert [visit.key.id() for visit in test.sink_output("rows")] == ["a", "b"]
+
+
 def test_records_of_a_test_have_ids_of_their_own_in_later_calls() -> None:
     """C: by repeated ones, the code under test dropped all but the first call's as duplicates."""
     sink = EffectSink("in", lambda clients, record: None, name="effects")
