@@ -82,6 +82,8 @@ class Lane:
             raise ValueError(f"limit must be a whole number of 1 to {MAX_LIMIT}, got {limit!r}")
         if order and limit != 1:
             raise ValueError(f"a lane with an order runs one task of a key at a time, got {limit}")
+        if rate is not None and not isinstance(rate, Rate):
+            raise ValueError(f"rate must be a rollforward.lanes.Rate, as Rate(10), got {rate!r}")
         if not 0.1 <= weight <= MAX_WEIGHT:
             raise ValueError(f"weight must be 0.1 to {MAX_WEIGHT:g}, got {weight}")
         if on_dead not in ("pass", "block") or (on_dead == "block" and not order):

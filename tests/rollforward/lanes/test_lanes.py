@@ -231,6 +231,7 @@ def test_bad_keys_and_options_are_refused_and_nothing_waits(world: World) -> Non
         lambda: Rate(1, burst=0),
         lambda: Lane("bad", limit=51),
         lambda: Lane("bad", limit=2.5),  # type: ignore[arg-type]
+        lambda: Lane("bad", rate=10),  # type: ignore[arg-type]
         lambda: Lane("bad", weight=math.nan),
         lambda: Lane("bad", deadline_s=5),
         lambda: debounced("bad", wait_s=8 * DAY_S),
