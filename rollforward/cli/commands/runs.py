@@ -1,4 +1,4 @@
-"""`rollforward runs`: jobs, batches, flows and streams; cancelled, resumed and retried."""
+"""`rollforward runs`: jobs, batches, flows and builds; cancelled, resumed and retried."""
 
 from __future__ import annotations
 
@@ -153,8 +153,9 @@ def _control(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "runs",
-    "list runs of jobs, batches, flows and streams; cancel, resume, retry",
-    "List runs, the newest first: jobs, batches, flows and streams with the number of their items. "
+    "list runs of jobs, batches, flows and views; cancel, resume, retry",
+    "List runs, the newest first: jobs, batches, flows and builds of views with the number of "
+    "their items. A pipeline does not end and is not listed; `show streams NAME` shows it. "
     "A verb shows, cancels, resumes or retries one. A run that has failed waits for a person; "
     "failed flows are retried one, some, or all at once.",
     add_options,
