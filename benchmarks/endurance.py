@@ -124,7 +124,7 @@ def _settled_items(books: Books) -> int:
     counts = [-2, -1]
     while counts[-2] != counts[-1] or counts[-1] < 0:
         time.sleep(3)
-        counts.append(books.told()[1])
+        counts.append(books.totals()[1])
     return counts[-1]
 
 

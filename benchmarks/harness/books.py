@@ -1,4 +1,4 @@
-"""Books of the accepted writes, which the totals must match."""
+"""Records of the accepted writes, which the totals must match."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Student:
 
 
 class Books:
-    """The writes that were accepted."""
+    """A record of the accepted writes, and the writers that make them."""
 
     def __init__(self, stack: Stack, writers: Writers = Writers()) -> None:
         self.stack = stack
@@ -61,12 +61,12 @@ class Books:
         self._has_ended = threading.Event()
 
     def open(self) -> None:
-        """Make the sum; the school is there."""
+        """Create the sum; the school exists already."""
         self.send_form(requests.Session(), "/sums", "/sums", {"name": SUM})
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Write meanwhile; on return every write that was begun is accepted."""
+        """Run the writers during the block; on exit every write that began has been accepted."""
         self._has_ended.clear()
         work = [
             *[self._add_up] * self._writers.amounts,
@@ -83,10 +83,10 @@ class Books:
                 writer.result()
 
     def until_exact(self, began: float = 0.0) -> dict[str, float]:
-        """Return the seconds since `began`, or now, until each total is what was accepted.
+        """Return the seconds from `began`, or now, until each total matches the accepted writes.
 
         Raises:
-            AssertionError: it is not within GIVE_UP_S.
+            AssertionError: a total does not match within GIVE_UP_S.
         """
         looks = {"sum": self.sum_is_exact, "bars": self.bars_are_exact}
         began = began or time.monotonic()
@@ -101,13 +101,13 @@ class Books:
         return exact_s
 
     def bars(self) -> Counter[int]:
-        """Return how many students the view counts in each grade; nothing while no page comes."""
+        """Return the view's count of students by grade, or nothing if the page is unavailable."""
         answer = self._get("/grades?more=table")
-        told = BAR.findall(answer.text) if answer else []
-        return Counter({int(grade): int(count) for grade, count in told if int(count)})
+        rows = BAR.findall(answer.text) if answer else []
+        return Counter({int(grade): int(count) for grade, count in rows if int(count)})
 
-    def told(self) -> tuple[int, int]:
-        """Return total and number of items as the API tells them; -1 while it does not answer."""
+    def totals(self) -> tuple[int, int]:
+        """Return total and number of items from the API, or -1 for both if it does not answer."""
         answer = self._get(f"/api/v1/sums/{SUM}")
         if answer is None:
             return -1, -1
@@ -115,8 +115,8 @@ class Books:
         return body["total"], body["items"]
 
     def sum_is_exact(self) -> bool:
-        """Return whether the sum is what was accepted."""
-        return self.told() == (self.amount, self.items)
+        """Return whether the sum matches the accepted writes."""
+        return self.totals() == (self.amount, self.items)
 
     def bars_are_exact(self) -> bool:
         """Return whether the view counts the students who were accepted."""
@@ -133,7 +133,7 @@ class Books:
         session = requests.Session()
         while not self._has_ended.is_set():
             amount, key = random.randint(-1000, 1000), secrets.token_hex(16)
-            until_taken(partial(self._send_amount, session, amount, key), {202})
+            until_accepted(partial(self._send_amount, session, amount, key), {202})
             self._note(amount)
 
     def _add_by_form(self) -> None:
@@ -178,25 +178,25 @@ class Books:
             url = self.stack.where["app"] + path
             return session.post(url, data=sent, timeout=30, allow_redirects=False)
 
-        until_taken(send, {303})
+        until_accepted(send, {303})
 
 
-def until_taken(send: Callable[[], requests.Response], taken: set[int]) -> None:
-    """Send the same until it is accepted."""
+def until_accepted(send: Callable[[], requests.Response], accepted: set[int]) -> None:
+    """Repeat a request until its answer has an accepted status."""
 
-    def is_taken() -> bool:
+    def is_accepted() -> bool:
         with contextlib.suppress(requests.RequestException):
-            return send().status_code in taken
+            return send().status_code in accepted
         return False
 
-    until(is_taken, "not accepted")
+    until(is_accepted, "not accepted")
 
 
 def until(is_so: Callable[[], bool], complaint: str, within_s: float = GIVE_UP_S) -> None:
-    """Wait for something.
+    """Wait until a condition holds.
 
     Raises:
-        AssertionError: it is not so in time.
+        AssertionError: it does not hold in time.
     """
     ends_at = time.monotonic() + within_s
     while not is_so():

@@ -1,4 +1,4 @@
-"""A dev server, as `make run` has it, in a folder of its own: to be stopped, killed, started."""
+"""A dev server in a folder of its own, run as `make run` does, which can be stopped and killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stack:
     folder: Path
     environment: dict[str, str]
     arguments: tuple[str, ...] = ()
-    terminal: IO[str] | None = None  # Where it says what it would say to a person.
+    terminal: IO[str] | None = None  # Receives the messages for a person.
     where: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
@@ -62,11 +62,11 @@ class Stack:
         self.process.stdout.close()
 
     def kill(self) -> None:
-        """End it as a power cut does."""
+        """Kill the dev server, as a power cut would."""
         self.stop(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop as Ctrl-C does, and start again."""
+        """Stop the dev server as Ctrl-C does, and restart it."""
         self.stop()
         self.start()
 
@@ -75,11 +75,11 @@ class Stack:
         self.control("/api/v1/workers/kill", {})
 
     def rest_cron(self) -> None:
-        """Let no sweep run by itself."""
+        """Pause all scheduled sweeps."""
         self._pause_cron(is_paused=True)
 
     def wake_cron(self) -> None:
-        """Let sweeps run by themselves again."""
+        """Resume all scheduled sweeps."""
         self._pause_cron(is_paused=False)
 
     def _pause_cron(self, *, is_paused: bool) -> None:
@@ -87,11 +87,11 @@ class Stack:
             self.control("/api/v1/cron/pause", {"name": job["name"], "paused": is_paused})
 
     def sweeps(self) -> int:
-        """Return how many jobs of cron have run."""
+        """Return how many cron jobs have run."""
         return sum(job["last"] is not None for job in self.control("/api/v1/cron")["jobs"])
 
     def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Ask the local platform; a body makes it a POST."""
+        """Send a request to the local platform's console; a body makes it a POST."""
         method = "GET" if body is None else "POST"
         answer = requests.request(method, self.where["console"] + path, json=body, timeout=30)
         answer.raise_for_status()

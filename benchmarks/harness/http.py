@@ -9,7 +9,7 @@ def ask(port: int, path: str, timeout_s: float) -> None:
     """Get a path of the app.
 
     Raises:
-        RuntimeError: its answer has another status than 204.
+        RuntimeError: the status of the answer is not 204.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     connection.request("GET", path)

@@ -1,7 +1,7 @@
-"""Clients on kept connections, in a process of their own that costs little.
+"""Clients on persistent connections, in a cheap process of their own.
 
-What shares a process with the clients shares its lock, too, and is measured with them. So
-`closed` and `paced` start this module as a program, which says as JSON what its clients saw.
+Code in the process of the clients shares the interpreter lock with them and would be measured,
+too. So `closed` and `paced` start this module as a program, which prints its measurements as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.harness.results import Result, percentile, quartiles
 # A lost race is sent again, within the same latency.
 MAX_RACES = 1_000
 ACCEPTED, LOST_RACE = (200, 202, 204), 409
-# What a patient client sends again, too: the services were not there, or the server is too busy.
+# A patient client retries these, too: a service was unavailable, or the server is too busy.
 TRY_AGAIN = (429, 500, 503)
 _NUMBERS = itertools.count()
 
@@ -34,10 +34,10 @@ class Load:
     """The measurements of the clients.
 
     Attributes:
-        began: When, by time.time().
-        seconds: How long it took.
-        latencies_s: How long each answer took.
-        ends_s: How long after the beginning each answer came, the first one first.
+        began: The start, by time.time().
+        seconds: The duration.
+        latencies_s: The latency of each answer.
+        ends_s: The seconds from the start until each answer, in ascending order.
     """
 
     began: float
@@ -61,27 +61,27 @@ def new_numbers(count: int) -> range:
 
 
 def closed(port: int, path: str, clients: int, seconds: float) -> Load:
-    """GET a path as fast as the answers come."""
+    """GET a path in a closed loop: each client sends its next request once it has an answer."""
     return _run(port, path, "--clients", clients, "--seconds", seconds)
 
 
 def posted(
     port: int, path: str, clients: int, seconds: float, body: str, *, kind: str = "", key: str = ""
 ) -> Load:
-    """POST a body as fast as the answers come.
+    """POST a body in a closed loop.
 
     Args:
         kind: The body's Content-Type; "": JSON.
-        key: Begins the Idempotency-Key of each request; "": they have none.
+        key: Prefix of the Idempotency-Key of each request; "": they have none.
     """
     options = ["--body", body, "--kind", kind or "application/json", "--key", key]
     return _run(port, path, "--clients", clients, "--seconds", seconds, *options)
 
 
 def counted(port: int, path: str, clients: int, numbers: range) -> Load:
-    """GET a path once for each number, which is the "{}" in it, as fast as the answers come."""
-    first, most = numbers.start, len(numbers)
-    return _run(port, path, "--clients", clients, "--first", first, "--requests", most)
+    """GET a path once for each number, which replaces its "{}", in a closed loop."""
+    start, count = numbers.start, len(numbers)
+    return _run(port, path, "--clients", clients, "--first", start, "--requests", count)
 
 
 def paced(
@@ -93,17 +93,17 @@ def paced(
     *,
     give_up_s: float = float("inf"),
 ) -> Load:
-    """GET a path once for each number, at a rate, whatever the answers.
+    """GET a path once for each number, at a fixed rate that does not depend on the answers.
 
     Args:
-        give_up_s: After so long no request is sent, and none is waited for; those that were
-            answered until then are what is returned. An error of the server is sent again.
+        give_up_s: The time limit. After it the clients send nothing and wait for nothing, and the
+            result has the requests that were answered before. Server errors are retried.
     """
-    first, most = numbers.start, len(numbers)
+    start, count = numbers.start, len(numbers)
     return _run(
         port,
         path,
-        *("--clients", clients, "--per-s", per_s, "--first", first, "--requests", most),
+        *("--clients", clients, "--per-s", per_s, "--first", start, "--requests", count),
         *("--give-up-s", give_up_s),
     )
 
@@ -116,11 +116,11 @@ def rates_compared(
     target: float | None,
     **raw: object,
 ) -> Result:
-    """Return how many times as many requests a second one design takes; medians of loads."""
+    """Return the ratio of two designs' requests per second, by the medians of their loads."""
     figures = {
-        f"{side}_{what}": quartiles([figure(load) for load in loads])
+        f"{side}_{measure}": quartiles([figure(load) for load in loads])
         for side, loads in (("ours", ours), ("theirs", theirs))
-        for what, figure in _FIGURES.items()
+        for measure, figure in _FIGURES.items()
     }
     ratio = statistics.median(load.per_s for load in ours) / statistics.median(
         load.per_s for load in theirs
@@ -154,7 +154,7 @@ def _run(port: int, path: str, *arguments: object) -> Load:
 
 
 def main() -> int:
-    """Send, and print what the clients saw."""
+    """Send the requests, and print the clients' measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.harness.load")
     parser.add_argument("port", type=int)
     parser.add_argument("path")
@@ -204,7 +204,7 @@ async def _send(chosen: argparse.Namespace) -> Load:
 async def _line(
     chosen: argparse.Namespace, *, is_patient: bool
 ) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
-    """Keep a connection; its answers are read to their ends, so that the next is the next."""
+    """Keep a connection open; each answer is read to its end before the next request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", chosen.port)
 
     async def ask(number: int) -> float:

@@ -1,4 +1,4 @@
-"""Proxies before Datastore and Cloud Tasks, which lose, delay, repeat and cut on request."""
+"""Proxies for Datastore and Cloud Tasks that lose, delay, repeat and cut calls on request."""
 
 from __future__ import annotations
 
@@ -27,60 +27,60 @@ Forward = Callable[[], bytes]
 
 
 class Refused(Exception):
-    """The caller gets UNAVAILABLE."""
+    """Raised to answer the caller with UNAVAILABLE."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A part of the calls, and how they are answered."""
+    """A share of the calls, and the fault that they meet."""
 
     answer: Callable[[Forward], bytes]
     share: float = 1.0
-    method: str = ""  # All of them.
+    method: str = ""  # Empty: all methods.
 
     def hits(self, method: str) -> bool:
         return self.method in ("", method) and random.random() < self.share
 
 
 def lost(forward: Forward) -> bytes:
-    """Do what is asked, and lose the reply."""
+    """Forward the call, and lose the reply."""
     forward()
     raise Refused
 
 
 def away(forward: Forward) -> bytes:
-    """Do nothing."""
+    """Refuse the call without forwarding it."""
     raise Refused
 
 
 def late(forward: Forward) -> bytes:
-    """Do what is asked, and reply when one has given up hope."""
+    """Forward the call, and reply after the caller has timed out."""
     answer = forward()
     time.sleep(3)
     return answer
 
 
 def twice(forward: Forward) -> bytes:
-    """Do what is asked, and ask once more."""
+    """Forward the call, and repeat it."""
     answer = forward()
     with contextlib.suppress(grpc.RpcError):
         forward()
     return answer
 
 
-# Gets the method, the request and the answer of each call that was handed on; None: an error.
+# Gets the method, the request and the answer of each forwarded call; None: an error.
 Watch = Callable[[str, bytes, bytes | None], None]
-# Asks the service, given how to send a request, the method and the request.
+# Calls the service; its arguments are a function that sends a request, the method, the request.
 Ask = Callable[[Callable[[bytes], bytes], str, bytes], bytes]
 
 
 def plainly(send: Callable[[bytes], bytes], method: str, request: bytes) -> bytes:
-    """Ask as the caller did."""
+    """Send the caller's request unchanged."""
     return send(request)
 
 
 class Proxy(grpc.GenericRpcHandler):
-    """Hands every call on; while there is trouble, otherwise."""
+    """Forwards every call, unless a trouble is active and matches it."""
 
     def __init__(
         self, channel: grpc.Channel, watch: Watch | None = None, ask: Ask = plainly
@@ -92,7 +92,7 @@ class Proxy(grpc.GenericRpcHandler):
         self._troubles: list[Trouble] = []
 
     def trouble(self, trouble: Trouble, seconds: float) -> None:
-        """Make trouble for a while, beside other trouble that there may be."""
+        """Cause a trouble for some seconds, in addition to any other trouble."""
         self._troubles.append(trouble)
         time.sleep(seconds)
         self._troubles.remove(trouble)
@@ -126,7 +126,7 @@ class Proxy(grpc.GenericRpcHandler):
 
 @contextlib.contextmanager
 def proxy_before(service: str, watch: Watch | None = None, ask: Ask = plainly) -> Iterator[Proxy]:
-    """Run a proxy before a service, which may start later."""
+    """Run a proxy in front of a service, which may start later."""
     with grpc.insecure_channel(service, _ANY_SIZE) as channel:
         server = grpc.server(futures.ThreadPoolExecutor(64), options=_ANY_SIZE)
         proxy = Proxy(channel, watch, ask)
@@ -140,7 +140,7 @@ def proxy_before(service: str, watch: Watch | None = None, ask: Ask = plainly) -
 
 
 class Wire:
-    """Hands bytes on in both directions; on request it cuts connections."""
+    """Forwards bytes in both directions, and cuts connections on request."""
 
     def __init__(self, service: str) -> None:
         host, _, port = service.rpartition(":")
@@ -154,7 +154,7 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, share: float, seconds: float) -> None:
-        """Cut that share of all connections, ten times a second."""
+        """Cut a share of all connections, ten times a second."""
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
             with self._lock:
@@ -164,7 +164,7 @@ class Wire:
             time.sleep(CUT_EVERY_S)
 
     def hold(self, seconds: float) -> None:
-        """Hand nothing on for a while: the service is there, and silent."""
+        """Forward nothing for some seconds: the service is reachable, but silent."""
         self._flows.clear()
         time.sleep(seconds)
         self._flows.set()

@@ -13,8 +13,8 @@ from typing import Any
 class Result:
     """One figure.
 
-    `value` is compared with `target`: at least that when `at_least`, else at most. Without a
-    target it is there to be read. `raw` holds the figures that it was made from.
+    `value` is compared with `target`: `at_least` makes it a lower bound, otherwise it is an upper
+    bound. Without a target the value is only for information. `raw` holds the underlying figures.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Result:
 
 
 def percentile(figures: Sequence[float], share: float) -> float:
-    """Return the figure that so large a share of them does not pass."""
+    """Return the percentile of the figures at a share between 0 and 1."""
     ordered = sorted(figures)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def quartiles(figures: Sequence[float]) -> list[float]:
-    """Return the quartile below the median, the median, and the one above it."""
+    """Return the lower quartile, the median and the upper quartile."""
     return [
         float(f"{figure:.3g}") for figure in statistics.quantiles(figures, n=4, method="inclusive")
     ]

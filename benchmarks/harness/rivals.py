@@ -1,4 +1,4 @@
-"""Rivals: programs in an environment of their own, and the Redis that some of them need."""
+"""Rival frameworks, as programs in an environment of their own, and the Redis for some of them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ PYTHON = ROOT / ".venv" / "rivals" / "bin" / "python"
 
 
 class MissingError(Exception):
-    """Something that is measured against is not there; the text says how to get it."""
+    """A rival, or a service that it needs, is not installed; the message says how to install it."""
 
 
 @contextlib.contextmanager
 def rival(program: str, name: str, *arguments: str) -> Iterator[Callable[[], float]]:
-    """Start a rival; yield what runs its work once, and returns how many seconds that took.
+    """Start a rival, and yield a function that runs its work once and returns the seconds.
 
     Args:
-        program: Path of a program that says "ready", and answers each line by its seconds.
+        program: Path of a program that prints "ready", and answers each line with its seconds.
         name: First argument of the program, and the rival's name.
 
     Raises:
-        MissingError: the rivals are not there.
+        MissingError: the rivals are not installed.
     """
     if not PYTHON.exists():
         raise MissingError("Celery and Dramatiq are missing: run them by `make bench NAMES=...`")
     command = [str(PYTHON), str(ROOT / program), name, *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # Which waits for its end.
+    with subprocess.Popen(command, text=True, **pipes) as process:  # Exit waits for it.
         asks, answers = process.stdin, process.stdout
         assert asks is not None
         assert answers is not None
@@ -52,10 +52,10 @@ def rival(program: str, name: str, *arguments: str) -> Iterator[Callable[[], flo
 
 @contextlib.contextmanager
 def redis() -> Iterator[str]:
-    """Start a Redis that keeps all in memory; yield its URL.
+    """Start a Redis that stores nothing on disk, and yield its URL.
 
     Raises:
-        MissingError: Redis is not there.
+        MissingError: Redis is not installed.
     """
     program = debian.find("redis-server") or debian.install("redis-server", "redis-server")
     if program is None:

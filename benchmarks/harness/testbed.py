@@ -1,7 +1,7 @@
 """The testbed of benchmarks: emulators, a queue, and the measured app under gunicorn.
 
-Cloud Tasks runs in the benchmark's own process; the app's workers, two unless a benchmark says
-otherwise, and the Datastore emulator are processes of their own.
+Cloud Tasks runs in the benchmark's own process. The Datastore emulator and the app's workers, two
+by default, are processes of their own.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT, LOCATION = "demo-bench", "us-central1"
 ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
 NOTED_EVERY_S = 0.1
-MAX_MAILS = 1_000_000  # All are counted in the end.
-# The most that the service gives one queue.
+MAX_MAILS = 1_000_000  # The benchmark counts all at the end.
+# The highest limits that the service allows for one queue.
 QUEUE_YAML = """
 queue:
   - name: bench
@@ -62,7 +62,7 @@ queue:
     bucket_size: 500
     max_concurrent_requests: AT_ONCE
 """
-# Of patterns that have tasks of their own; what lost a race comes back as with queue.yaml.
+# Queues for the patterns' own tasks; a task that lost a race is retried as with queue.yaml.
 QUEUE_YAML += "".join(
     f"""
   - name: {name}
@@ -79,41 +79,41 @@ QUEUE_YAML += "".join(
 
 @dataclass(frozen=True)
 class Bench:
-    """The measured app, and the services that it runs on."""
+    """The measured app, and the services that it uses."""
 
     clients: Clients
-    writer: Clients  # The same, as slow as the profile says: what a caller in the cloud has.
-    read_meter: Meter  # Of what this process asks of Datastore by `clients`.
+    writer: Clients  # As slow as the profile: the clients of a caller in the cloud.
+    read_meter: Meter  # Meters the Datastore calls of `clients` in this process.
     queue: RunningEmulator
     relay: MailServer
     costs: Path
     port: int
     workers: Callable[[], list[int]]  # Their process ids.
     datastore: str  # The emulator's address.
-    wire: WireCount | None = None  # What passes by on its way to the emulators, if it is counted.
+    wire: WireCount | None = None  # Counts the calls to the emulators.
 
     def cost(self) -> Cost:
-        """Return what the app has spent so far, and what this process has on Cloud Tasks."""
+        """Return the app's cost so far, plus this process's cost of Cloud Tasks."""
         bills = [Cost(**bill["cost"]) for bill in self._bills()]
-        own = [self.clients.meter.total()]
+        own_costs = [self.clients.meter.total()]
         if self.writer is not self.clients:
-            own.append(self.writer.meter.total())
-        return sum([*bills, *own], start=Cost())
+            own_costs.append(self.writer.meter.total())
+        return sum([*bills, *own_costs], start=Cost())
 
     def aborts(self) -> int:
-        """Return how many calls of the app have lost a race so far."""
+        """Return how many calls of the app were aborted by a conflict so far."""
         return sum(bill["aborts"] for bill in self._bills())
 
     def moved_bytes(self) -> int:
-        """Return how many bytes the app and Datastore have exchanged; 0 if they are not counted."""
+        """Return the bytes that app and Datastore have exchanged; 0 if they are not counted."""
         return sum(bill["bytes"] for bill in self._bills())
 
     def whole_cost(self) -> Cost:
-        """Return the same, and what this process has spent on Datastore."""
+        """Return `cost()`, plus this process's cost of Datastore."""
         return self.cost() + self.read_meter.total()
 
     def cached(self) -> int:
-        """Return how often the app has asked memcached."""
+        """Return how many operations the app has sent to memcached."""
         return sum(bill["cache_operations"] for bill in self._bills())
 
     def settle(self, timeout_s: float) -> None:
@@ -127,13 +127,13 @@ class Bench:
         self.queue.wait_idle(timeout_s)
 
     def _bills(self) -> list[dict[str, Any]]:
-        """Return the bills of the app's workers, once they have noted what they did last."""
+        """Return the bills of the app's workers, after they have noted their last operations."""
         time.sleep(3 * NOTED_EVERY_S)
         return [json.loads(path.read_text()) for path in self.costs.glob("*.json")]
 
 
 class CountingCache:
-    """memcached, counting what is asked of it."""
+    """A memcached client that counts its operations."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -152,7 +152,7 @@ class CountingCache:
 
 
 class AbortCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Counts the calls that lost a race, by whoever says so."""
+    """Counts the calls that a conflict aborted, whichever service reports it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -173,7 +173,7 @@ class AbortCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
 
 class ByteCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Counts the bytes of requests and answers. It serializes both once more, which takes time."""
+    """Counts the bytes of requests and answers; it serializes both again, which takes time."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -199,7 +199,7 @@ def _size(message: Any) -> int:
 def app_for(registry: Registry) -> tuple[Flask, Clients]:
     """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS.
 
-    Bytes are counted where BENCH_BYTES is set.
+    Bytes are counted if BENCH_BYTES is set.
     """
     settings = DemoSettings.from_environment(os.environ)
     aborts, moved = AbortCounter(), ByteCounter()
@@ -219,7 +219,7 @@ def app_for(registry: Registry) -> tuple[Flask, Clients]:
 
 
 def _note(path: Path, bill_of: Callable[[], dict[str, Any]]) -> None:
-    """Note a bill whenever it has grown; no request waits for that."""
+    """Write the bill to a file whenever it has grown, without delaying a request."""
     noted = ""
     while True:
         bill = json.dumps(bill_of())
@@ -248,17 +248,17 @@ def open_testbed(
     """Start everything on free ports.
 
     Args:
-        target: What gunicorn serves, "module:serve()".
+        target: The app for gunicorn, "module:serve()".
         is_cached: The app has a memcached.
-        workers: How many processes serve the app.
-        threads: Of each of them.
-        emulator: "datastore", "firestore", which locks, and increments by itself, or "memory",
-            whose queries cost what they return (benchmarks/memory).
-        at_once: How many tasks of the queue "bench" are delivered at a time.
-        profile: How slow the services are; None: as fast as emulators are.
-        is_counted: Proxies count what passes by; they slow it down.
+        workers: The number of processes that serve the app.
+        threads: The number of threads per process.
+        emulator: "datastore"; "firestore", which locks and supports increments; or "memory",
+            whose queries take time in proportion to their results (benchmarks/memory).
+        at_once: The number of tasks of the queue "bench" that are delivered concurrently.
+        profile: The latencies of the services; None: the emulators add none.
+        is_counted: Whether proxies count the calls, which slows them down.
         queue_yaml: The queues.
-        environment: Of the app, besides what it needs anyway.
+        environment: Extra variables for the app's environment.
     """
     port = ports.free_port()
     url = f"http://127.0.0.1:{port}"
@@ -304,13 +304,13 @@ def open_testbed(
 
 
 def open_store(kind: str) -> contextlib.AbstractContextManager[str]:
-    """Run an emulator, or the store in memory; it gives its address."""
+    """Run an emulator, or the store in memory, and yield its address."""
     return memory_datastore() if kind == "memory" else datastore_emulator(kind)
 
 
 @contextlib.contextmanager
 def _watched(service: str, wire: WireCount | None) -> Iterator[str]:
-    """Yield the address of a service, or of a proxy before it that counts."""
+    """Yield the address of a service, or of a counting proxy in front of it."""
     if wire is None:
         yield service
         return
@@ -331,7 +331,7 @@ def _clients(
     read_meter: Meter,
     profile: Path | None = None,
 ) -> Clients:
-    """Return clients of this process; as slow as a profile says, all they ask counts as cost."""
+    """Return clients of this process; with a profile, all their calls count as cost."""
     slow = slowed(str(profile), NoCache()) if profile else None
     meter = Meter() if slow is None else read_meter
     client = open_cloud_tasks(
@@ -394,6 +394,6 @@ def _app(
 
 
 def _wait(coroutine_function: Callable[[], object]) -> None:
-    """Run a coroutine on a thread of its own: the caller's may have a loop that runs."""
+    """Run a coroutine on a thread of its own, as the caller's may already run an event loop."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(coroutine_function())).result()  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Operations of the services, counted outside of the app from the bytes on the wire.
 
-The meter counts inside of the app, by what its calls ask for (rollforward/runtime/channel/rpc.py).
-Here a proxy before each emulator counts by what the emulator answered, and Cloud Tasks counts its
-deliveries itself. A bill in dollars is worth as much as these two agree.
+The meter counts inside of the app, from the requests (rollforward/runtime/channel/rpc.py). Here a
+proxy in front of each emulator counts from the answers, and Cloud Tasks counts its own deliveries.
+A bill in dollars is only as good as the agreement of these two.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NOT_FINISHED = types.QueryResultBatch.MoreResultsType.NOT_FINISHED
 
 
 class WireCount:
-    """Counts calls that pass by, and deliveries.
+    """Counts the operations of forwarded calls, and deliveries.
 
     Args:
-        deliveries: Returns what Cloud Tasks itself has counted of deliveries.
+        deliveries: Returns the number of deliveries that Cloud Tasks has counted.
     """
 
     def __init__(self, deliveries: Callable[[], int] = lambda: 0) -> None:
@@ -38,16 +38,16 @@ class WireCount:
         self._lock = threading.Lock()
 
     def saw(self, method: str, request: bytes, answer: bytes | None) -> None:
-        """Take a call that was answered; None: it was refused."""
+        """Count a call by its answer; None: the service refused it."""
         rpc = method.rpartition("/")[2]
-        found = _count(rpc, request, answer)
+        operations = _count(rpc, request, answer)
         rows = _written(request) if rpc == "Commit" and answer is not None else []
         with self._lock:
-            self._counts.update(found)
+            self._counts.update(operations)
             self._rows.update(rows)
 
     def counts(self) -> dict[str, int]:
-        """Return what there was so far, by the names of `Cost`."""
+        """Return the counts so far, by the names of `Cost`."""
         with self._lock:
             counts = {name: self._counts[name] for name in CHARGED}
         counts["task_operations"] += self.deliveries()
@@ -60,7 +60,7 @@ class WireCount:
 
 
 def percent_apart(cost: Cost, counts: Mapping[str, int]) -> dict[str, float]:
-    """Return by how many percent of the wire's count the meter's count differs from it."""
+    """Return the difference of the meter's count from the wire's, in percent of the wire's."""
     metered = cost.as_dict()
     return {
         name: 100 * abs(metered[name] - counts[name]) / max(1, counts[name]) for name in CHARGED
@@ -68,7 +68,7 @@ def percent_apart(cost: Cost, counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def apart(metered: Cost, wired: Counter[str]) -> Result:
-    """Compare the meter's count with that of the emulators, by the operation that differs most."""
+    """Compare the meter's and the emulators' counts of the operation with the largest gap."""
     percents = percent_apart(metered, wired)
     worst = max(percents, key=lambda name: percents[name])
     return Result(
@@ -95,7 +95,7 @@ def _count(rpc: str, request: bytes, answer: bytes | None) -> dict[str, int]:
             from google.cloud.tasks_v2.types import BatchCreateTasksRequest
 
             asked = _parsed(BatchCreateTasksRequest, request).requests
-            return {"task_operations": sum(-(-each.ByteSize() // CHUNK_BYTES) for each in asked)}
+            return {"task_operations": sum(-(-task.ByteSize() // CHUNK_BYTES) for task in asked)}
         case _:
             return {"task_operations": max(1, -(-len(request) // CHUNK_BYTES))}
 
@@ -105,8 +105,8 @@ def _parsed(kind: Any, content: bytes) -> Any:
 
 
 def _looked_up(request: bytes, answer: bytes) -> dict[str, int]:
-    found = _parsed(types.LookupResponse, answer)
-    return {"reads": len(found.found) + len(found.missing)}
+    results = _parsed(types.LookupResponse, answer)
+    return {"reads": len(results.found) + len(results.missing)}
 
 
 def _committed(request: bytes, answer: bytes) -> dict[str, int]:
@@ -117,14 +117,14 @@ def _committed(request: bytes, answer: bytes) -> dict[str, int]:
 
 
 def _written(request: bytes) -> list[tuple[str, ...]]:
-    """Return the rows that a commit writes or deletes: their kinds, and their names."""
-    found = []
+    """Return the kinds and names of the rows that a commit writes or deletes."""
+    rows = []
     for mutation in _parsed(types.CommitRequest, request).mutations:
         operation = mutation.WhichOneof("operation")
         written = getattr(mutation, operation)
         path = (written if operation == "delete" else written.key).path
-        found.append((path[-1].kind, *(f"{each.name or each.id}" for each in path)))
-    return found
+        rows.append((path[-1].kind, *(f"{element.name or element.id}" for element in path)))
+    return rows
 
 
 def _queried(request: bytes, answer: bytes) -> dict[str, int]:

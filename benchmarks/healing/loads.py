@@ -31,7 +31,7 @@ from benchmarks.harness.books import (
     Books,
     Writers,
     until,
-    until_taken,
+    until_accepted,
 )
 from benchmarks.harness.dev_server import Stack
 from benchmarks.healing.app import WORK
@@ -124,7 +124,7 @@ class Visitor:
             url = app + path
             return self.session.post(url, sent, files=files, timeout=30, allow_redirects=False)
 
-        until_taken(send, {303})
+        until_accepted(send, {303})
 
 
 class Mails:
@@ -276,7 +276,7 @@ class Sums:
             is_over.wait()
 
     def account(self) -> Account:
-        total, items = self.books.told()
+        total, items = self.books.totals()
         is_sum = items != self.books.items or total == self.books.amount
         return replace(Account.counted(self.books.items, max(0, items)), is_still=is_sum)
 
@@ -307,7 +307,7 @@ class Leased:
             threading.Thread(target=self._lease, daemon=True).start()
         while not is_over.is_set():
             key = {"Idempotency-Key": secrets.token_hex(16)}
-            until_taken(partial(self._post, "items", {"payload": "work"}, key), {201})
+            until_accepted(partial(self._post, "items", {"payload": "work"}, key), {201})
             self.added += 1
             is_over.wait(ITEM_EVERY_S)
 
