@@ -1,5 +1,6 @@
-"""Measurements: `make bench` runs those of __main__, and some are commands of their own.
+"""Measurements: `make bench` runs the ones in __main__, and some are commands of their own.
 
-A folder a subject, with `benchmark` (what is measured) and `app` (what is measured on). On top are
-subjects of one file, and `python -m benchmarks.emulators` and its like; `harness` serves them all.
+Each subject has a folder, with the measurements in `benchmark` and the measured app in `app`.
+Subjects of a single file, and commands like `python -m benchmarks.emulators`, are at the top level.
+`harness` is shared by all.
 """

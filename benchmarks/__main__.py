@@ -1,7 +1,7 @@
 """Runs the benchmarks: `make bench`, `make bench NAMES="continuations"`, `make bench DOCS=1`.
 
-Performance is told as ratios whose two sides are measured in the same run, and in operations
-per item, which no noise can move.
+Results are ratios whose two sides are measured in the same run, and operations per item, which
+noise cannot affect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks.streams_beam import benchmark as streams_beam
 from benchmarks.tracing import benchmark as tracing
 from rollforward.cloud_profile import BUNDLED
 
-# By the first part of its results' names.
+# Each benchmark by the first part of its results' names.
 BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "batches": batches.measure,
     "cloudtasks": cloudtasks.measure,
@@ -64,14 +64,14 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "testkit": testkit.measure,
     "tracing": tracing.measure,
 }
-# Not with the others: `make bench LIKE=cloud`.
+# Runs without the others: `make bench LIKE=cloud`.
 LIKE = "cloud"
 PERFORMANCE = Path(__file__).parent.parent / "docs" / "performance" / "results.md"
 MARK = "<!-- measured by `make bench DOCS=1`; all below this line is written by it -->"
 
 
 def main() -> int:
-    """Run what is asked for; 1 when a target is not met."""
+    """Run the requested benchmarks, and return 1 if a result misses its target."""
     arguments = _arguments()
     results: list[Result] = []
     if arguments.items:
@@ -84,7 +84,9 @@ def main() -> int:
         path = BUNDLED if arguments.like == BUNDLED.stem else Path(arguments.like)
         BENCHMARKS[LIKE] = lambda: cloud.measure(path, arguments.names)
     for name, measure in BENCHMARKS.items():
-        if arguments.names and name not in {each.partition(".")[0] for each in arguments.names}:
+        if arguments.names and name not in {
+            argument.partition(".")[0] for argument in arguments.names
+        }:
             continue
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         began, count = time.monotonic(), len(results)
@@ -94,7 +96,7 @@ def main() -> int:
             print(result.line(), flush=True)
             results.append(result)
         print(f"{name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        if arguments.docs and len(results) > count:  # Each for itself: a later one may fail.
+        if arguments.docs and len(results) > count:  # After each: a later one may fail.
             _write(results, {name} & set(arguments.names or BENCHMARKS))
     return 0 if all(result.met is not False for result in results) else 1
 
@@ -110,21 +112,22 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write(results: list[Result], whole: set[str]) -> None:
-    """Write the table behind the text that explains it; rows of benchmarks not run now stay."""
-    text, _, old = PERFORMANCE.read_text().partition(MARK)
+def _write(results: list[Result], complete: set[str]) -> None:
+    """Write the table below the text that explains it; rows of results not measured now stay."""
+    text, _, old_table = PERFORMANCE.read_text().partition(MARK)
     measured = {result.name for result in results}
-    kept = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
-    kept = {
-        name: line
-        for name, line in kept.items()
-        if name not in measured and name.split(".")[0] not in whole
-    }
+    lines = [line for line in old_table.splitlines() if line.startswith("| `")]
+    old_rows = {line.split("`")[1]: line for line in lines}
+    unmeasured = [
+        line
+        for name, line in old_rows.items()
+        if name not in measured and name.split(".")[0] not in complete
+    ]
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}"
     day = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     head, ruler, *rows = table(results).splitlines()
-    lines = "\n".join([head, ruler, *sorted([*kept.values(), *rows])])
-    PERFORMANCE.write_text(f"{text}{MARK}\n\nLast measured {day}, {machine}.\n\n{lines}\n")
+    body = "\n".join([head, ruler, *sorted([*unmeasured, *rows])])
+    PERFORMANCE.write_text(f"{text}{MARK}\n\nLast measured {day}, {machine}.\n\n{body}\n")
 
 
 if __name__ == "__main__":

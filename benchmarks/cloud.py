@@ -1,13 +1,13 @@
-"""As slow as the cloud: each pattern beside the code of its talk, on a profile of latencies.
+"""Each pattern compared with the code of its talk, on a profile of the cloud's latencies.
 
-The stack is that of the other benchmarks on the Firestore emulator, which locks, with the
-latencies and limits of a profile (rollforward/cloud_profile/cloud.toml, or a file of one's own): so
-a design pays for each round trip, and for each entity that many write. Every design is offered the
-same items at the same rate, and watched until all of them are visible, or until LIMIT_S is over:
-then it has fallen behind, and its lags are at least those that are shown. A total of ours that is
-not exact fails the benchmark; the others are measured anyway.
+The stack of the other benchmarks runs on the Firestore emulator, which locks, with the latencies
+and limits of a profile (rollforward/cloud_profile/cloud.toml or your own). So a design pays for
+each round trip, and for each entity that many clients write. Every design gets the same items at
+the same rate, until all of them are visible or LIMIT_S is over. In the latter case it has fallen
+behind, and the lags shown are lower bounds. If a total of ours is not exact, the benchmark fails;
+totals of the others are not checked.
 
-At the end each demo is used for a while, on the whole stack (benchmarks/cloud_demos.py).
+At the end all demos run for some time, on the whole stack (benchmarks/cloud_demos.py).
 
     make bench LIKE=cloud
     make bench LIKE=cloud NAMES=cloud.counters
@@ -54,13 +54,13 @@ LIMIT_S = 45.0
 LOOK_EVERY_S = 0.1
 WARM_CLIENTS, WARM_S = 16, 6.0
 
-# Starts a load and returns when each of its items was accepted, by time.time().
+# Runs a load and returns the time of each item's acceptance, by time.time().
 Act = Callable[[], Sequence[float]]
 Visible = Callable[[], int]
 
 
 class WrongTotalError(Exception):
-    """A design of ours has lost or doubled items, or has not come to its end."""
+    """A design of ours has lost or doubled items, or has not finished."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Run:
     """The outcome of the items of one design.
 
     Attributes:
-        lags_s: From each item's acceptance until as many were visible, or until nobody looked on.
-        behind: How many were not visible in the end, of those that were offered.
+        lags_s: Seconds from each acceptance until as many items were visible, or until the end.
+        behind: The number of offered items that were not visible at the end.
     """
 
     offered: int
@@ -80,7 +80,7 @@ class Run:
     cost: Cost
 
     def result(self, pattern: str, design: str, versus: str) -> Result:
-        """Return the run as one figure, with the others beside it."""
+        """Return the run as a result, with the other figures in `raw`."""
         done = max(1, self.offered - self.behind)
         bill = {name: round(spent / done, 2) for name, spent in self.cost.as_dict().items()}
         return Result(
@@ -100,10 +100,10 @@ class Run:
 
 
 def measure(profile: Path, names: Sequence[str] = ()) -> Iterator[Result]:
-    """Measure patterns on a profile, print the table of what was seen, and use all demos.
+    """Measure patterns on a profile, print a table of the runs, and use all demos.
 
     Args:
-        names: Those that are measured, as "cloud.counters"; without any all are.
+        names: The patterns to measure, as "cloud.counters"; empty: all.
     """
     patterns = {
         "counters": _counters,
@@ -140,7 +140,8 @@ def table(results: Sequence[Result]) -> Iterator[str]:
         at_least = "≥ " if raw["behind"] else ""
         name = result.name.removeprefix("cloud.").removesuffix("_per_s")
         figures = [
-            f"{raw[f'{what}_per_item']:g}" for what in ("aborts", "reads", "writes", "tasks")
+            f"{raw[f'{operation}_per_item']:g}"
+            for operation in ("aborts", "reads", "writes", "tasks")
         ]
         lags = f"{at_least}{raw['lag_p50_s']:g}, {at_least}{raw['lag_p95_s']:g}"
         behind = f"{raw['behind']} of {raw['offered']}" if raw["behind"] else ""
@@ -154,28 +155,28 @@ def table(results: Sequence[Result]) -> Iterator[str]:
 def _watched(
     bench: Bench, act: Act, visible: Visible, offered: int, *, is_ours: bool = True
 ) -> Run:
-    """Offer items, look until all are visible or LIMIT_S is over, and return what was seen.
+    """Offer items, poll until all are visible or LIMIT_S is over, and return the outcome.
 
     Raises:
-        WrongTotalError: a design of ours has fewer or more items in the end.
+        WrongTotalError: a design of ours has too few or too many items at the end.
     """
-    before, cost, aborts = visible(), bench.cost(), bench.aborts()
+    baseline, cost, aborts = visible(), bench.cost(), bench.aborts()
     accepted: list[Sequence[float]] = []
     load = threading.Thread(target=lambda: accepted.append(act()))
     looks = [(time.time(), 0)]
     load.start()
     while looks[-1][1] < offered and looks[-1][0] < looks[0][0] + LIMIT_S:
         time.sleep(LOOK_EVERY_S)
-        looks.append((time.time(), visible() - before))
+        looks.append((time.time(), visible() - baseline))
     load.join()
     if is_ours:
         with contextlib.suppress(TimeoutError):
             bench.queue.wait_idle(LIMIT_S)
-        seen, taken = visible() - before, len(accepted[0])
-        if not taken <= seen <= offered:  # Those without an answer may have been taken.
-            raise WrongTotalError(f"{taken} of {offered} were accepted, {seen} are visible")
+        seen, acknowledged = visible() - baseline, len(accepted[0])
+        if not acknowledged <= seen <= offered:  # Items without an answer may count.
+            raise WrongTotalError(f"{acknowledged} of {offered} were accepted, {seen} are visible")
     spent, lost = bench.cost() - cost, bench.aborts() - aborts
-    bench.queue.engine.reset()  # What has fallen behind is not waited for.
+    bench.queue.engine.reset()  # Drops the tasks of a design that has fallen behind.
     return _run(looks, accepted[0], offered, lost, spent)
 
 
@@ -187,14 +188,14 @@ def _run(
     cost: Cost,
 ) -> Run:
     began, (ended, seen) = looks[0][0], looks[-1]
-    lags, later = [], iter(looks)
-    at, count = next(later)
+    lags, remaining = [], iter(looks)
+    at, count = next(remaining)
     for number, accepted_at in enumerate(sorted(accepted), 1):
-        while count < number and (look := next(later, None)) is not None:
+        while count < number and (look := next(remaining, None)) is not None:
             at, count = look
         lags.append(max(0.0, (at if count >= number else ended) - accepted_at))
     behind = max(0, offered - seen)
-    # What was not accepted either has waited since it was offered, until the end.
+    # An item that was not accepted counts as waiting from its offer until the end.
     lags += [ended - began - n / PER_S for n in range(len(accepted), offered)]
     return Run(offered, behind, min(seen, offered) / (ended - began), lags, aborts, cost)
 
@@ -203,7 +204,7 @@ def _run(
 def _stack(
     subject: str, profile: Path, warm: Sequence[str] = (), **options: Any
 ) -> Iterator[Bench]:
-    """Run an app in the cloud, whose instances have started."""
+    """Run an app with the profile, and warm up its instances."""
     testbed = open_testbed(
         f"benchmarks.{subject}.app:serve()",
         is_cached=True,
@@ -227,7 +228,7 @@ def _rest(bench: Bench) -> None:
 
 
 def _sent(bench: Bench, path: str) -> Act:
-    """Return what sends the offered items to a path, whose "{}" is an item's number."""
+    """Return a load that sends the items to a path, whose "{}" is an item's number."""
 
     def act() -> Sequence[float]:
         load = paced(bench.port, path, CLIENTS, PER_S, new_numbers(OFFERED), give_up_s=LIMIT_S)
@@ -240,7 +241,7 @@ def _sent(bench: Bench, path: str) -> Act:
 
 
 def _counters(profile: Path) -> Iterator[Result]:
-    """One count: ours, the talk's twenty shards, and one row."""
+    """Measure one count: ours, the talk's twenty shards, and one row."""
     designs = {
         "adaptive": "exact, from one shard, which conflicts double",
         "adaptive again": "the same, with the shards that it has found",
@@ -263,7 +264,7 @@ def _counters(profile: Path) -> Iterator[Result]:
 
 
 def _views(profile: Path) -> Iterator[Result]:
-    """Updates of 2 rows, of 12, and of 100."""
+    """Measure updates of 2 rows, of 12, and of 100."""
     versus = {
         "paced": "folded, a row about once a second",
         "talk": "the talk's code: a task an update",
@@ -280,7 +281,7 @@ def _views(profile: Path) -> Iterator[Result]:
 
 
 def _fork_join(profile: Path) -> Iterator[Result]:
-    """Additions to one sum."""
+    """Measure additions to one sum."""
     designs = {
         "fork-join": "ours",
         "slides": "the talk's code",
@@ -295,11 +296,11 @@ def _fork_join(profile: Path) -> Iterator[Result]:
 
 
 def _continuations(profile: Path) -> Iterator[Result]:
-    """A walk over items, which are all accepted at its beginning."""
+    """Measure a walk over items, all of which count as accepted at its start."""
     with _stack("continuations", profile) as bench:
         with bench.clients.context():
             ndb.put_multi([addressee(number) for number in range(WALKED)])
-        _walked(bench, "items")  # The instances start.
+        _walked(bench, "items")  # Starts the instances.
         for design, versus in {
             "pages": "pages of 100",
             "items": "one task an item",
@@ -328,18 +329,18 @@ def _walked(bench: Bench, design: str) -> Run:
                 with contextlib.suppress(UnknownRunError):
                     return progress(walk.run_id, dots=False).totals.done
                 return 0
-            first, beyond = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
-            query = Receipt.query(Receipt._key > first, Receipt._key < beyond)
+            low, high = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
+            query = Receipt.query(Receipt._key > low, Receipt._key < high)
             return len(query.fetch(keys_only=True))
 
     return _watched(bench, act, visible, WALKED, is_ours=design == "pages")
 
 
 def _batches(profile: Path) -> Iterator[Result]:
-    """A hundred members and one callback: a member is visible when the batch is complete."""
+    """Measure a hundred members and one callback; all are visible once the batch is complete."""
     designs = {"ours": "a fork-join queue", "article": "the article's code"}
     with _stack("batches", profile, at_once=64) as bench:
-        _batch(bench, "ours", is_ours=True)  # The instances start.
+        _batch(bench, "ours", is_ours=True)  # Starts the instances.
         for design, versus in designs.items():
             run = _batch(bench, design, is_ours=design == "ours")
             yield run.result("batches", design, versus)
@@ -362,10 +363,10 @@ def _batch(bench: Bench, design: str, *, is_ours: bool) -> Run:
 
 
 def _streams(profile: Path) -> Iterator[Result]:
-    """Records that are counted by their keys, pushed ten at a time."""
+    """Measure records that are pushed ten at a time and counted by key."""
     with _stack("streams", profile) as bench:
-        for first in (0, OFFERED):  # The instances start with the first ones.
-            act = partial(_push, bench, first)
+        for start in (0, OFFERED):  # The first run starts the instances.
+            act = partial(_push, bench, start)
             run = _watched(bench, act, lambda: len(readable(bench)), OFFERED)
         yield run.result("streams", "pushed", "an exact stage")
         run = _watched(
@@ -374,20 +375,20 @@ def _streams(profile: Path) -> Iterator[Result]:
         yield run.result("streams", "task_each", "one task and one transaction a record")
 
 
-def _push(bench: Bench, first: int) -> Sequence[float]:
-    """Push records at their rate; return when each was accepted."""
+def _push(bench: Bench, start: int) -> Sequence[float]:
+    """Push records at a fixed rate; return the time of each acceptance."""
     slow, size, accepted = replace(bench, clients=bench.writer), 10, list[float]()
     began = time.time()
     for begin in range(0, OFFERED, size):
         time.sleep(max(0.0, began + begin / PER_S - time.time()))
         now_ms = int(time.time() * 1000)
-        push(slow, HOPS, [numbered(first + begin + n, now_ms) for n in range(size)])
+        push(slow, HOPS, [numbered(start + begin + n, now_ms) for n in range(size)])
         accepted += [time.time()] * size
     return accepted
 
 
 def _enqueue(bench: Bench) -> Sequence[float]:
-    """Enqueue a task for each record, at their rate, over ten keys as hot as a window's."""
+    """Enqueue a task for each record at a fixed rate, over ten keys as hot as a window's."""
     size, accepted = 10, list[float]()
     began = time.time()
     with bench.writer.context():

@@ -1,4 +1,4 @@
-"""Each demo in the cloud's latencies: forms over HTTP, a little of each, and totals that are exact.
+"""Each demo with the latencies of the cloud: some forms over HTTP, and totals that must be exact.
 
 python -m benchmarks.cloud_demos
 """
@@ -37,13 +37,13 @@ WRITE_S = 4.0
 
 
 class Blog:
-    """The samples of an empty blog, and how many comments each post has."""
+    """The samples of an empty blog, and the count of comments of each post."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor, self.clients = Visitor(stack), clients
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         self.visitor.send("/blog/new", "/blog/samples", {})
@@ -55,18 +55,18 @@ class Blog:
         posts = [post_id(DEMO, number) for number in range(1, SAMPLE_POSTS + 1)]
         totals = COMMENT_COUNTS.totals(self.clients, posts).values()
         is_counted = sum(total.value for total in totals) == SAMPLE_COMMENTS
-        found = len(Comment.query().fetch(keys_only=True))
-        return replace(Account.counted(SAMPLE_COMMENTS, found), is_still=is_counted)
+        comments = len(Comment.query().fetch(keys_only=True))
+        return replace(Account.counted(SAMPLE_COMMENTS, comments), is_still=is_counted)
 
 
 class Zeitgeist:
-    """The sample, ten days of queries: each of its records is counted once."""
+    """The sample, ten days of queries, whose records must each count once."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor, self.clients = Visitor(stack), clients
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         form = {"id": secrets.token_hex(16), "sample": "1", "speed": str(SPEEDS[-1])}
@@ -91,7 +91,7 @@ class Numbers:
         self.visitor, self.run_id = Visitor(stack), secrets.token_hex(16)
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         self.visitor.send("/numbers", "/numbers", {"id": self.run_id})
@@ -102,7 +102,7 @@ class Numbers:
 
 
 def measure(profile: Path) -> Iterator[Result]:
-    """Use all demos at once for a while; yield how long each took until it was exact."""
+    """Use all demos at once for some seconds; yield the time until each was exact."""
     with running(f"--like={profile}", "--target", TARGET, LOG_LEVEL="WARNING") as stack:
         loads = AllLoads(stack, [Blog, Zeitgeist, Numbers])
         loads.open()
@@ -111,12 +111,12 @@ def measure(profile: Path) -> Iterator[Result]:
         exact_s = loads.until_exact(time.monotonic())
     for name, seconds in sorted(exact_s.items()):
         versus = "from the end of the writing to exact"
-        most = GIVE_UP_S - 1
-        yield Result(f"cloud.demos.{name}_s", seconds, "s", versus, most, at_least=False)
+        target_s = GIVE_UP_S - 1
+        yield Result(f"cloud.demos.{name}_s", seconds, "s", versus, target_s, at_least=False)
 
 
 def main() -> int:
-    """Measure; 1 when a demo is not exact."""
+    """Measure, and return 1 if a demo is not exact."""
     results = []
     for result in measure(BUNDLED):
         print(result.line(), flush=True)

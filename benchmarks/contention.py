@@ -1,7 +1,7 @@
 """Transactions that all read and write one row: `python -m benchmarks.contention`.
 
-Threads of one or two processes increment a row by `transact`, with turns on contended rows and
-without, on both emulators. The sides alternate, and the figure is the median of the rounds.
+Threads of one or two processes increment a row by `transact`, with and without turns on contended
+rows, on both emulators. The sides alternate, and the figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _median(rounds: list[list[tuple[float, float]]], side: int, figure: int) -> 
 
 
 def _rates(side: Side, processes: int, threads: int) -> tuple[float, float]:
-    """Return the transactions a second that were committed, and those that were refused."""
+    """Return the committed and the refused transactions a second."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     started = [
@@ -85,7 +85,7 @@ def _rates(side: Side, processes: int, threads: int) -> tuple[float, float]:
     counts = [results.get() for _ in started]
     for process in started:
         process.join()
-    committed, refused = (sum(each) / SECONDS for each in zip(*counts, strict=True))
+    committed, refused = (sum(outcomes) / SECONDS for outcomes in zip(*counts, strict=True))
     return committed, refused
 
 

@@ -1,11 +1,11 @@
-"""The app that is measured: a thousand tasks that do nothing, and one more when all have ended.
+"""The measured app: a thousand tasks that do nothing, and one more when all have ended.
 
 ours      a batch whose members end through a fork-join queue
 tree      a batch of batches of batches
 article   the code of "Last to cross the finish line" (D. Hermes, 2012), line by line: an entity per
-          task below one parent, and after each task another one that looks whether any is left.
-          Its transactional tasks go out by our outbox, as Cloud Tasks has none
-bare      tasks of which nobody knows when they have ended: the limit of the queue and the app
+          task below one parent, and after each task another one that checks whether any is left.
+          Our outbox sends its transactional tasks, as Cloud Tasks has none
+bare      tasks without any tracking of their end: the limit of the queue and the app
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollforward.tasks import Task, task
 
 
 class BenchDone(ndb.Model):
-    """That a batch was told to be complete; how often, by its key."""
+    """A notice that a batch is complete; its key counts repeated notices."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
 
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Branch:
-    """A member that becomes a batch of so many, down to so many levels below."""
+    """A member that becomes a batch itself, with its size and the number of levels below it."""
 
     width: int
     leaves: int
@@ -74,7 +74,7 @@ def branch(clients: Clients, args: Branch) -> None:
 
 @task("/tasks/bench/done", queue="bench")
 def done(clients: Clients, args: Completed) -> None:
-    """Write down that a batch is complete: once, however often this is delivered."""
+    """Record that a batch is complete, once for all deliveries of this task."""
     BenchDone(id=f"{args.name}:{args.batch_id}", count=1).put()
 
 
@@ -95,13 +95,13 @@ TREE = TaskBatch("tree", members=[noop, branch], on_complete=done)
 
 @task("/tasks/article/always-complete", queue="bench")
 def always_complete(clients: Clients, args: Member) -> None:
-    """Run the method, which does nothing, and defer that it is complete."""
+    """Run the method, which does nothing, and enqueue its completion."""
     complete.enqueue(clients, args)
 
 
 @task("/tasks/article/complete", queue="bench")
 def complete(clients: Clients, args: Member) -> None:
-    """Mark a task as complete, and look whether all are."""
+    """Mark a task as complete, and enqueue the check whether all are."""
 
     def body() -> None:
         BatchTask(key=_task_key(args.batch, args.number), completed=True).put()
@@ -112,7 +112,7 @@ def complete(clients: Clients, args: Member) -> None:
 
 @task("/tasks/article/check-complete", queue="bench")
 def check_complete(clients: Clients, args: Member) -> None:
-    """Tell the browser, and clean up, if no task is incomplete. It may say so twice."""
+    """Notify the browser, and clean up, if no task is incomplete; it may notify twice."""
     batcher = ndb.Key(TaskBatcher, args.batch).get()
     if batcher is None or not batcher.all_tasks_loaded:
         return
@@ -128,7 +128,7 @@ def check_complete(clients: Clients, args: Member) -> None:
 
 
 def populate_as_in_the_article(clients: Clients, batch: str, count: int) -> None:
-    """_PopulateBatch: the batcher, its tasks, each with the task that runs it, then Ready."""
+    """Run the article's _PopulateBatch: store the batcher and enqueue its tasks, then Ready."""
     TaskBatcher(id=batch).put()
     for number in range(count):
 

@@ -1,12 +1,12 @@
-"""Batches: a thousand tasks that do nothing and one more at the end, by us and others, in one run.
+"""Batches of a thousand empty tasks and one more at the end, in our design and others, in one run.
 
 Ours, the article's code and bare tasks run on one stack: gunicorn as the dev server runs it, its
 Cloud Tasks, a Datastore emulator. The queue delivers as many tasks at a time as the app has
-threads, and 500 a second, the most of the service. Celery and Dramatiq run on a Redis beside it,
-with two worker processes each; they keep members in memory, lose them with it, and deliver a
-callback again when a worker dies over it. A round runs each of them once, in turns, but the slow
-ones, which no target is close to, in the first rounds only. How the designs differ:
-benchmarks/batches/app.py, benchmarks/batches/rivals.py.
+threads, and 500 a second, the limit of the service. Celery and Dramatiq run with a Redis on the
+same machine, with two worker processes each. They keep members in memory, where a crash loses
+them, and deliver a callback again if its worker dies. A round runs each design once, in turn; the
+slow ones, which are far from any target, run in the first rounds only. The differences of the
+designs are explained in benchmarks/batches/app.py and benchmarks/batches/rivals.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons.
 
     Raises:
-        MissingError: Redis or a rival is not there.
+        MissingError: Redis or a rival is not installed.
     """
     app = "benchmarks.batches.app:serve()"
     with contextlib.ExitStack() as stack:
@@ -64,10 +64,11 @@ def measure() -> Iterator[Result]:
 
 @contextlib.contextmanager
 def _java_without_second_compiler() -> Iterator[None]:
-    """Start emulators as the tests do: what asks them little would pay for their compiler.
+    """Start emulators as the tests do, as a design with few calls would pay for their compiler.
 
-    A batch of ours asks a hundred times. The Datastore emulator's second compiler took 0.45 s of
-    processor time for each, three times what all the answers took, for as long as it was measured.
+    One of our batches makes a hundred calls. For each batch the Datastore emulator's second
+    compiler took 0.45 s of processor time, three times as much as all the answers, and it did not
+    stop during the measurement.
     """
     with mock.patch.dict(os.environ, JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1"):
         yield
@@ -77,7 +78,7 @@ Figures = Mapping[str, list[float]]
 
 
 def _rounds(bench: Bench, rivals: Mapping[str, Callable[[], float]]) -> tuple[Figures, Figures]:
-    """Run all designs in turns; return their seconds, and the writes of a member of ours."""
+    """Run all designs in turn; return their seconds, and their writes per member."""
     seconds, writes = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     designs = {design: partial(_run, bench, design, COUNT) for design in DESIGNS}
     for design in designs:
@@ -94,10 +95,10 @@ def _rounds(bench: Bench, rivals: Mapping[str, Callable[[], float]]) -> tuple[Fi
 
 
 def _compared(seconds: Figures) -> Iterator[Result]:
-    """Compare how long a batch takes."""
+    """Compare the duration of a batch between the designs."""
     yield _ratio("ours_versus_article", seconds["article"], seconds["ours"], "the article's", 10.0)
     yield _ratio(
-        "ours_versus_bare", seconds["ours"], seconds["bare"], "bare tasks", 1.5, least=False
+        "ours_versus_bare", seconds["ours"], seconds["bare"], "bare tasks", 1.5, at_least=False
     )
     yield _ratio("celery_versus_ours", seconds["celery"], seconds["ours"], RIVALS["celery"], 1.0)
     yield _ratio("dramatiq_versus_ours", seconds["dramatiq"], seconds["ours"], RIVALS["dramatiq"])
@@ -110,7 +111,7 @@ def _ratio(
     versus: str,
     target: float | None = None,
     *,
-    least: bool = True,
+    at_least: bool = True,
 ) -> Result:
     return Result(
         f"batches.{name}",
@@ -118,20 +119,20 @@ def _ratio(
         "ratio of times",
         versus,
         target,
-        at_least=least,
+        at_least=at_least,
         raw={"one_s": quartiles(one), "other_s": quartiles(other), "members": COUNT},
     )
 
 
 def _costs(seconds: Figures, writes: Figures) -> Iterator[Result]:
     for design in DESIGNS:
-        taken = seconds[design]
+        times = seconds[design]
         yield Result(
             f"batches.{design}_tasks_per_s",
-            COUNT / statistics.median(taken),
+            COUNT / statistics.median(times),
             "tasks a second",
             "from the call to the completion",
-            raw={"seconds": quartiles(taken)},
+            raw={"seconds": quartiles(times)},
         )
         yield Result(
             f"batches.{design}_writes",
@@ -145,7 +146,7 @@ def _costs(seconds: Figures, writes: Figures) -> Iterator[Result]:
 
 
 def _twice(bench: Bench) -> Result:
-    """Count how many of the article's batches were told more than once to be complete."""
+    """Count the article's batches that were reported complete more than once."""
     with bench.clients.context():
         rows = BenchDone.query().fetch()
     twice = [row for row in rows if row.key.id().startswith("article:") and row.count > 1]
@@ -169,7 +170,7 @@ def _tree(bench: Bench) -> Result:
 
 
 def _run(bench: Bench, design: str, count: int) -> float:
-    """Run a batch; return how many seconds that took, from the call that starts it."""
+    """Run a batch; return its seconds from the call that starts it to its completion."""
     batch = f"{time.monotonic_ns()}"
     began = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
@@ -188,7 +189,7 @@ def _run(bench: Bench, design: str, count: int) -> float:
 
 
 def _until_done(bench: Bench, key: str) -> None:
-    """Wait for a completion. Looking costs the app's emulators time: only when nothing is due."""
+    """Wait for a completion; polls only when no task is due, as a poll costs the emulators time."""
     ends_at = time.monotonic() + TIMEOUT_S
     with bench.clients.context():
         while not bench.queue.engine.is_idle() or BenchDone.get_by_id(key) is None:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.batches.leaser PROJECT DATASTORE QUEUE AT_ONCE
 
-It says "ready", begins with the first line that it reads, and says as JSON how many items it has
-acked; and when it acked the last one, on the machine's monotonic clock, and by how many round trips
-until then. To see that a queue is empty costs more of them: a query for each partition.
+It prints "ready", and starts when it reads a line. At the end it prints as JSON the number of acked
+items, the time of the last ack on the machine's monotonic clock, and the round trips until then.
+The check that a queue is empty costs further ones, which are not counted: a query per partition.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rollforward.pull_queues import PullQueue
 from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 
 PARTITIONS = 16
-# What others have leased comes back when they fail: nothing is left after so many looks in vain.
+# A failed worker's leases return to the queue, so it is empty only after several empty looks.
 MAX_EMPTY, PAUSE_S = 3, 0.02
 
 
 def main() -> None:
-    """Work off a queue."""
+    """Drain a queue."""
     project, datastore, name, at_once = sys.argv[1:]
     meter = Meter()
     client = open_datastore(project, emulator=datastore, interceptors=[meter])
     clients = Clients(client, None, NoCache(), meter, InlineRelay())  # type: ignore[arg-type]
     queue = PullQueue(name, partitions=PARTITIONS)
     with clients.context():
-        queue.has_items("none")  # The connection is there.
+        queue.has_items("none")  # Opens the connection.
         print("ready", flush=True)
         sys.stdin.readline()
         print(json.dumps(asdict(drain(clients, queue, int(at_once)))))
@@ -39,7 +39,7 @@ def main() -> None:
 
 @dataclass
 class Worked:
-    """The work of a worker, until it acked the last item."""
+    """A worker's work until its last ack."""
 
     acked: int = 0
     ended_at: float = 0.0
@@ -49,12 +49,12 @@ class Worked:
 def drain(clients: Clients, queue: PullQueue, at_once: int) -> Worked:
     """Lease and ack until nothing is left."""
     worked, empty = Worked(), 0
-    before = clients.meter.total()
+    start_cost = clients.meter.total()
     while empty < MAX_EMPTY:
         if leases := queue.lease(clients, limit=at_once):
             worked.acked += len(leases) - len(queue.ack(clients, leases))
             worked.ended_at = time.monotonic()
-            worked.round_trips = (clients.meter.total() - before).round_trips
+            worked.round_trips = (clients.meter.total() - start_cost).round_trips
             empty = 0
         else:
             empty += 1

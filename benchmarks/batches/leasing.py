@@ -16,7 +16,7 @@ from benchmarks.harness.results import Result, quartiles
 from benchmarks.harness.testbed import PROJECT, Bench
 from rollforward.pull_queues import PullQueue
 
-# An emulator's query takes longer the more items there are, which the service's does not.
+# The emulator's queries get slower with the number of items, unlike the service's.
 ITEMS, LEASERS, AT_ONCE = 500, (1, 4, 16), 20
 ROUNDS = 2
 TIMEOUT_S = 240
@@ -24,7 +24,7 @@ WORK = PullQueue("bench", partitions=PARTITIONS)
 
 
 def measure(bench: Bench) -> Iterator[Result]:
-    """Measure how fast a queue is worked off, and what an item costs where workers meet."""
+    """Measure how fast workers drain a queue, and the cost of an item under their contention."""
     for leasers in LEASERS:
         rates, trips = [], []
         for _ in range(ROUNDS):
@@ -55,7 +55,7 @@ def _add(bench: Bench, number: int) -> None:
 
 
 def _work_off(bench: Bench, leasers: int) -> tuple[float, int]:
-    """Let processes work until nothing is left; return the seconds, and their round trips."""
+    """Drain the queue by worker processes; return the seconds, and their round trips."""
     command = [sys.executable, "-m", "benchmarks.batches.leaser"]
     command += [PROJECT, bench.datastore, WORK.name, str(AT_ONCE)]
     workers = [_worker(command) for _ in range(leasers)]
@@ -67,11 +67,12 @@ def _work_off(bench: Bench, leasers: int) -> tuple[float, int]:
         if worker.stdin is not None:
             worker.stdin.write("\n")
             worker.stdin.flush()
-    said = [json.loads(worker.communicate(timeout=TIMEOUT_S)[0]) for worker in workers]
-    acked = sum(each["acked"] for each in said)
+    reports = [json.loads(worker.communicate(timeout=TIMEOUT_S)[0]) for worker in workers]
+    acked = sum(report["acked"] for report in reports)
     if acked != ITEMS:
         raise RuntimeError(f"{acked} items of {ITEMS} were acked")
-    return max(each["ended_at"] for each in said) - began_at, sum(e["round_trips"] for e in said)
+    seconds = max(report["ended_at"] for report in reports) - began_at
+    return seconds, sum(report["round_trips"] for report in reports)
 
 
 def _worker(command: list[str]) -> subprocess.Popen[str]:

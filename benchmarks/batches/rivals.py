@@ -1,8 +1,8 @@
-"""The same thousand tasks by what people use instead, on a Redis of their own.
+"""The same thousand tasks on other frameworks, Celery and Dramatiq, with a Redis of their own.
 
-A program in an environment of its own (requirements-rivals.txt): it starts two worker processes,
-and says "ready". For each line that it reads it runs a batch, and says how many seconds that took,
-from the call that starts the batch to the end of its callback.
+A program in an environment of its own (requirements-rivals.txt). It starts two worker processes,
+and prints "ready". For each line that it reads it runs a batch, and prints the seconds from the
+call that starts the batch to the end of its callback.
 
     python benchmarks/batches/rivals.py celery redis://127.0.0.1:6399 1000
 """
@@ -27,7 +27,7 @@ def celery_app(url: str) -> Any:
     import celery
 
     app = celery.Celery("rivals", broker=url, backend=url)
-    # As a fast deployment has it: a worker takes a hand of tasks at a time.
+    # As in a fast deployment, a worker fetches several tasks at a time.
     app.conf.update(worker_prefetch_multiplier=16, broker_connection_retry_on_startup=True)
 
     @app.task(name="noop")
@@ -41,7 +41,7 @@ def celery_app(url: str) -> Any:
 
 
 def celery(url: str) -> tuple[list[str], Callable[[int], None]]:
-    """Return the command of Celery's workers, and what runs a batch."""
+    """Return the command of Celery's workers, and a function that runs a batch."""
     from celery import chord
 
     app = celery_app(url)
@@ -58,7 +58,7 @@ def celery(url: str) -> tuple[list[str], Callable[[int], None]]:
 
 
 def dramatiq_actors(url: str) -> tuple[Any, Any]:
-    """Return two actors on a Redis: one that does nothing, one that tells that all have ended."""
+    """Return two actors on a Redis: one does nothing, one reports that all have ended."""
     import dramatiq
     import redis
     from dramatiq.brokers.redis import RedisBroker
@@ -80,7 +80,7 @@ def dramatiq_actors(url: str) -> tuple[Any, Any]:
 
 
 def dramatiq(url: str) -> tuple[list[str], Callable[[int], None]]:
-    """Return the command of Dramatiq's workers, and what runs a batch."""
+    """Return the command of Dramatiq's workers, and a function that runs a batch."""
     import redis
     from dramatiq import group
 
@@ -95,7 +95,7 @@ def dramatiq(url: str) -> tuple[list[str], Callable[[int], None]]:
         if client.blpop([f"done-{batch}"], timeout=TIMEOUT_S) is None:
             raise RuntimeError("the group did not end")
 
-    # Its workers import a module that has declared the actors when it is loaded.
+    # Dramatiq's workers import a module that declares the actors at import time.
     folder = Path(tempfile.mkdtemp(prefix="rivals-"))
     code = f"import rivals\nrivals.dramatiq_actors({url!r})\n"
     (folder / "dramatiq_actors.py").write_text(code)
@@ -104,13 +104,13 @@ def dramatiq(url: str) -> tuple[list[str], Callable[[int], None]]:
 
 
 def main() -> None:
-    """Run one rival, until nobody asks any more."""
+    """Run one rival until standard input ends."""
     name, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     command, run = {"celery": celery, "dramatiq": dramatiq}[name](url)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     workers = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
     try:
-        run(50)  # Its workers are there.
+        run(50)  # Waits until the workers are up.
         print("ready", flush=True)
         for _ in sys.stdin:
             began = time.perf_counter()

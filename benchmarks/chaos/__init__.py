@@ -4,9 +4,9 @@
 
 - command: the options, the rounds, and the tables at the end
 - stage: the stack, with a wire and proxies between it and its services
-- faults: what strikes, by name
-- clocks: clocks of processes that are moved
-- loads: flows and lanes, beside the loads of `benchmarks.healing`
-- short_answers: answers of Datastore that are cut short while it strikes
-- terminal: the lines that the terminal shows meanwhile, by `python -m benchmarks.chaos.terminal`
+- faults: the faults by name
+- clocks: the moved clocks of processes
+- loads: flows and lanes, in addition to the loads of `benchmarks.healing`
+- short_answers: partial answers of Datastore during a fault
+- terminal: the terminal's lines during a load, by `python -m benchmarks.chaos.terminal`
 """

@@ -1,7 +1,7 @@
-"""Clocks of the app's processes, each moved by itself: a file of its own says how far.
+"""Clocks of the app's processes, each moved by an offset in a file of its own.
 
-The app asks its clock at each call, so a process is moved while it works. The machine's clock stays
-as it is: other programs would suffer with it.
+The app reads its clock at each call, so a process's clock moves while it works. The machine's clock
+does not change, since that would affect other programs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from rollforward.runtime import SystemClock
 
-# The folder with a file for each process that is moved, named by its pid.
+# Names the folder with a file for each process whose clock is moved; the pid is the file's name.
 FOLDER = "CHAOS_CLOCKS"
 
 
 class MovedClock(SystemClock):
-    """The machine's clock, as far off as the file of this process says."""
+    """The machine's clock plus the offset in this process's file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class MovedClock(SystemClock):
 
 @contextlib.contextmanager
 def moved(folder: Path, offsets_s: Mapping[int, float]) -> Iterator[None]:
-    """Move the clocks of processes, by pid, and move them back."""
+    """Move the clocks of processes, by pid, during the block, and move them back."""
     files = {folder / str(pid): seconds for pid, seconds in offsets_s.items()}
     for file, seconds in files.items():
         unread = file.with_suffix(".new")

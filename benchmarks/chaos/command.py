@@ -1,8 +1,8 @@
 """`make chaos`: rounds of load and faults until the time is over, then the tables.
 
-A round writes to every pattern, strikes, ends its writing, and waits until each pattern is exact.
-A write without an answer is sent again with its key. Cron rests for a minute after a fault, so work
-that only the sweep finds is shown as slow.
+A round writes to every pattern, injects faults, stops writing, and waits until each pattern is
+exact. A write without an answer is retried with its key. Cron is paused for a minute after a fault,
+so work that only the sweep recovers is shown as slow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WRITE_S = 3.0
 HEAL_S = 10.0
 # Cron sweeps once a minute.
 SWEPT_AFTER_S = 60.0
-# An order is on trial for so long, and waits for its courier: nothing is to be healed there.
+# Orders wait for a trial period and a courier, so their time does not measure healing.
 WAITING = ("orders",)
 
 
@@ -38,7 +38,7 @@ class Report:
     """Totals and healing times of the rounds.
 
     Attributes:
-        healed: By fault, the seconds until each pattern was exact, a mapping for each round.
+        healed: By fault, a mapping for each round of the seconds until each pattern was exact.
     """
 
     accounts: Mapping[str, Account] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Report:
         yield ""
         yield f"{'fault':<52} {'rounds':>6} {'median s':>9} {'slowest s':>10}"
         for name, healed in sorted(self.healed.items()):
-            slowest = [max(_without_waits(each), key=lambda pair: pair[1]) for each in healed]
+            slowest = [max(_without_waits(exact_s), key=lambda pair: pair[1]) for exact_s in healed]
             by, most_s = max(slowest, key=lambda pair: pair[1])
             median_s = statistics.median(seconds for _, seconds in slowest)
             slow = f"  over {_bound_s(most_s):.0f} s: {by}" if most_s > HEAL_S else ""
@@ -65,7 +65,7 @@ class Report:
 
 
 def _bound_s(seconds: float) -> float:
-    """Return the bound to name: work that was not done before the sweep came may have needed it."""
+    """Return the exceeded bound; work that ended after the first sweep may have depended on it."""
     return HEAL_S if seconds <= SWEPT_AFTER_S else SWEPT_AFTER_S
 
 
@@ -74,7 +74,7 @@ def _without_waits(healed: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Report:
-    """Strike a stack until the time is over, or until something is not exact."""
+    """Inject faults into a stack until the time is over, or until a pattern is not exact."""
     report, ends_at = Report(), time.monotonic() + seconds
     loads = opened_loads(stage.stack)
     for faults in rounds(seed, names):
@@ -98,7 +98,7 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
 
 @contextlib.contextmanager
 def _sweeping_from(stage: Stage, at_s: float) -> Iterator[None]:
-    """Let cron sweep from a time on, if the block takes so long."""
+    """Resume cron's sweeps at a given time, unless the block ends before."""
     timer = threading.Timer(max(0.0, at_s - time.monotonic()), stage.stack.wake_cron)
     timer.start()
     try:
@@ -109,7 +109,7 @@ def _sweeping_from(stage: Stage, at_s: float) -> Iterator[None]:
 
 
 def strike(stage: Stage, faults: Sequence[str]) -> None:
-    """Let faults strike at once, until the last one has ended."""
+    """Inject faults concurrently, and wait until the last one has ended."""
     with futures.ThreadPoolExecutor(len(faults)) as threads:
         for struck in [threads.submit(FAULTS[name], stage) for name in faults]:
             struck.result()
@@ -123,7 +123,7 @@ def _say(faults: Sequence[str], healed: Mapping[str, float], *, is_exact: bool) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play; 1 when something is lost, doubled or not done."""
+    """Run the rounds, and return 1 if work was lost, doubled or not done."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of rounds; the last ends")
     parser.add_argument("--seed", type=int, default=0, help="of the faults and their order")

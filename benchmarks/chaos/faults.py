@@ -1,4 +1,4 @@
-"""Faults by name; each ends by itself."""
+"""Faults by name; each call returns when its fault has ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from benchmarks.chaos.stage import Stage
 from benchmarks.harness.proxies import COMMIT, Trouble, away, late, lost, twice
 
 TROUBLE_S, AWAY_S, SILENT_S = 4.0, 6.0, 3.0
-# Far more than time services let clocks be apart.
+# Far more than the clock skew that time services allow.
 JUMP_S = 60.0
-# Each round of so many has two faults at a time.
+# One round in this many has two faults at a time.
 PAIR_EVERY = 3
 
 Strike = Callable[[Stage], None]
@@ -46,20 +46,20 @@ FAULTS: dict[str, Strike] = {
     "cloud tasks calls doubled": _tasks(twice, 1.0),
     "cloud tasks away": _tasks(away, 1.0, AWAY_S),
 }
-# No fault of another kind can strike what does not run meanwhile.
+# These stop the stack, so no other fault can be injected at the same time.
 ALONE = ("restart",)
 
 
 def rounds(seed: int, names: Sequence[str] = tuple(FAULTS)) -> Iterator[tuple[str, ...]]:
-    """Yield the faults of each round, for ever: each kind as often as the others."""
+    """Yield the faults of each round, without end, all kinds equally often."""
     drawn, number = random.Random(seed), 0
     while True:
         bag = drawn.sample(names, len(names))
         while bag:
             number += 1
-            first = bag.pop()
-            others = [name for name in names if name != first and name not in ALONE]
-            if number % PAIR_EVERY or first in ALONE or not others:
-                yield (first,)
+            fault = bag.pop()
+            partners = [name for name in names if name != fault and name not in ALONE]
+            if number % PAIR_EVERY or fault in ALONE or not partners:
+                yield (fault,)
             else:
-                yield first, drawn.choice(others)
+                yield fault, drawn.choice(partners)

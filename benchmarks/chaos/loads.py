@@ -23,7 +23,7 @@ SALE_EVERY_S, RUSH_EVERY_S = 4.0, 4.0
 class Orders:
     """Sales of orders: flows that charge, wait for a courier, and end or are undone.
 
-    Done twice is an order that the bank charged twice.
+    An order counts as done twice if the bank charged it twice.
     """
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
@@ -33,7 +33,7 @@ class Orders:
         self.over: dict[str, int] = {}
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         fields = {"orders": str(ORDERS), "stock": str(ORDERS - 1), "courier": "you"}
@@ -61,7 +61,7 @@ class Orders:
         return Account(self.asked, self.ended, self.twice)
 
     def look_again(self) -> None:
-        """Open the newest sales again; older ones are deleted, and stay as they were judged."""
+        """Judge the newest sales again; older ones are deleted, and keep their verdicts."""
         newest = [row.key.id() for row in newest_sales().fetch(MAX_SALES)]
         for sale in self.over.keys() & newest:
             self.ended -= self.over.pop(sale)
@@ -73,7 +73,7 @@ class Orders:
 
 
 class Tenants:
-    """Rushes of tenants, whose tasks wait in lanes: one floods, and one has an order."""
+    """Rushes of tenants whose tasks wait in lanes: one floods its lane, and one has an order."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor, self.clients = Visitor(stack), clients
@@ -82,7 +82,7 @@ class Tenants:
         self.over: dict[str, int] = {}
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         sizes = {"flood": str(FLOOD), "behind": "2", "tasks": "5", "dead": "0"}
@@ -105,7 +105,7 @@ class Tenants:
         return Account(self.asked, self.done)
 
     def look_again(self) -> None:
-        """Open the newest rushes again; older ones are deleted, and stay as they were judged."""
+        """Judge the newest rushes again; older ones are deleted, and keep their verdicts."""
         newest = [row.key.id() for row in newest_rushes().fetch(MAX_RUSHES)]
         for rush in self.over.keys() & newest:
             self.done -= self.over.pop(rush)
@@ -113,7 +113,7 @@ class Tenants:
 
 
 def opened_loads(stack: Stack) -> AllLoads:
-    """Return loads of all patterns, with what they write to."""
+    """Return loads of all patterns, after creating their targets."""
     loads = AllLoads(stack, [Orders, Tenants])
     loads.open()
     return loads

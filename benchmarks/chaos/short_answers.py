@@ -1,4 +1,4 @@
-"""Answers of Datastore that a proxy cuts short for a while: parts of queries, deferred keys."""
+"""Partial answers of Datastore by a proxy, for some time: parts of queries, deferred keys."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _TYPES = {
     "RunQuery": (RunQueryRequest, RunQueryResponse),
     "Lookup": (LookupRequest, LookupResponse),
 }
-# The emulators cannot continue from a cursor among the values of a repeated property.
+# The emulators cannot resume from a cursor between the values of a repeated property.
 _UNCUT = "places"
 
 
 @dataclass
 class SwitchedAnswers(ShortAnswers):
-    """Cuts answers while it is on. Cursors that it gave out work also when it is off."""
+    """Cuts answers short while it is on; the cursors of those answers also work when it is off."""
 
     is_on: bool = False
 
     def ask_by(self, send: Callable[[bytes], bytes], method: str, request: bytes) -> bytes:
-        """Ask a service, in the form of a proxy."""
+        """Call a service; a proxy can use this as its `Ask`."""
         kinds = _TYPES.get(method.rpartition("/")[2])
         if kinds is None:
             return send(request)
-        asked, told = kinds
+        request_type, response_type = kinds
 
-        def goes_on(details: Any, message: Any) -> _Done:
-            is_plus = isinstance(message, asked)
-            raw = asked.serialize(message) if is_plus else message.SerializeToString()
-            return _Done(told.deserialize(send(raw)))
+        def forward(details: Any, message: Any) -> _Done:
+            is_plus = isinstance(message, request_type)
+            raw = request_type.serialize(message) if is_plus else message.SerializeToString()
+            return _Done(response_type.deserialize(send(raw)))
 
         details = SimpleNamespace(method=method)
-        answer: bytes = told.serialize(
-            self.ask(goes_on, details, asked.deserialize(request)).result()
+        answer: bytes = response_type.serialize(
+            self.ask(forward, details, request_type.deserialize(request)).result()
         )
         return answer
 
@@ -62,7 +62,7 @@ class SwitchedAnswers(ShortAnswers):
 
 @dataclass(frozen=True)
 class _Done:
-    """A call that was answered."""
+    """A completed call with its answer."""
 
     answer: Any
 

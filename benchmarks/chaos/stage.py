@@ -27,11 +27,11 @@ from rollforward.local.system import ports
 
 @dataclass
 class Stage(Scene):
-    """A stack that can be broken in all ways at once.
+    """A stack in which all faults can be injected at once.
 
     Attributes:
-        answers: Cuts answers of Datastore while it is on.
-        clocks: The folder that moves the clocks of the app's processes.
+        answers: Cuts answers of Datastore short while it is on.
+        clocks: The folder of the files that move the clocks of the app's processes.
     """
 
     answers: SwitchedAnswers | None = None
@@ -48,41 +48,41 @@ class Stage(Scene):
         self.wire.hold(seconds)
 
     def jump(self, by_s: float, seconds: float) -> None:
-        """Set the clocks of half of the workers ahead, and of the others back, for a while.
+        """Set the clocks of half of the workers ahead, and of the others back, for some seconds.
 
         Raises:
-            AssertionError: there is none, and none starts.
+            AssertionError: no worker is running, and none starts.
         """
         assert self.clocks is not None
         complaint = "no worker whose clock could jump"
         until(lambda: bool(self._workers()), complaint, VICTIM_WITHIN_S)
         workers = self._workers()
-        assert workers, complaint  # They have ended since.
+        assert workers, complaint  # They may have ended.
         signs = itertools.cycle((1, -1))
         offsets_s = {worker.pid: by_s * next(signs) for worker in workers}
         with moved(self.clocks, offsets_s):
             time.sleep(seconds)
 
     def fill_disk(self, seconds: float) -> None:
-        """Let the platform and the app write to no file for a while, as if the disk were full.
+        """Make all file writes of the platform and the app fail, as if the disk were full.
 
-        Datastore and memcached are other machines'.
+        Datastore and memcached are excluded, as they would run on other machines.
         """
         for process in self._writers():
             _limit_files(process, is_full=True)
         time.sleep(seconds)
-        # A worker that has begun meanwhile has the limit of the one that forked it.
+        # Workers that started since then have inherited the limit of the process that forked them.
         for process in self._writers():
             _limit_files(process, is_full=False)
 
     def _writers(self) -> list[psutil.Process]:
-        """Return the platform's process, and those of the app."""
+        """Return the platform's process and the app's processes."""
         assert self.stack.process is not None
         platform = psutil.Process(self.stack.process.pid)
-        return [platform, *(each for each in self._children() if "python" in name_of(each))]
+        return [platform, *(child for child in self._children() if "python" in name_of(child))]
 
     def flush(self) -> None:
-        """Empty memcached, as a restart of it would."""
+        """Empty memcached, as its restart would."""
         port = int(self.stack.environment["MEMCACHE_PORT"])
         with socket.create_connection((ports.LOOPBACK, port), timeout=5) as memcached:
             memcached.sendall(b"flush_all\r\n")
@@ -90,7 +90,7 @@ class Stage(Scene):
 
 
 def _limit_files(process: psutil.Process, *, is_full: bool) -> None:
-    """Let a process write to no file, or to all again; Python gets an error, and no signal."""
+    """Forbid or allow a process to write to files; Python gets an error, and no signal."""
     with contextlib.suppress(psutil.NoSuchProcess):
         _, most_bytes = process.rlimit(psutil.RLIMIT_FSIZE)
         process.rlimit(psutil.RLIMIT_FSIZE, (0 if is_full else most_bytes, most_bytes))
@@ -98,7 +98,7 @@ def _limit_files(process: psutil.Process, *, is_full: bool) -> None:
 
 @contextlib.contextmanager
 def staged(emulator: str, seed: int, terminal: IO[str] | None = None) -> Iterator[Stage]:
-    """Run a stack: the app, a wire, a proxy, Datastore; and a proxy before Cloud Tasks."""
+    """Run a stack: the app, a wire, a proxy, Datastore; and a proxy in front of Cloud Tasks."""
     answers = SwitchedAnswers(random.Random(seed))
     tasks_port = str(ports.free_port())
     with (

@@ -1,9 +1,9 @@
-"""Lines that the terminal shows of a long load under faults: at most one screen.
+"""Terminal output of a long load under faults, which must fit on one screen.
 
     python -m benchmarks.chaos.terminal --minutes 45 --seed 1
 
-All patterns are written to without pause. Four rules of the queue are in force all the time, and
-each minute something strikes, and a worker is killed.
+Writers write to all patterns without pause. Four rules of the queue apply all the time, and each
+minute has a fault and the kill of a worker.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from benchmarks.healing.benchmark import EMULATORS
 
 MINUTES, STRIKE_EVERY_S = 45.0, 60.0
 MOST_LINES = 50
-# In force all the time.
+# They apply all the time.
 RULES = (
     {"kind": "error", "rate": 0.02},
     {"kind": "duplicate", "rate": 0.02},
     {"kind": "delay", "rate": 0.02, "param": 2},
     {"kind": "lose_response", "rate": 0.02},
 )
-# A restart begins the screen anew.
+# A restart begins a new screen.
 STRIKES = tuple(name for name in FAULTS if name != "restart")
 
 
@@ -55,17 +55,17 @@ def load(stage: Stage, seconds: float, seed: int) -> None:
 
 
 def problems(lines: Sequence[str]) -> list[str]:
-    """Return why the lines are not what a person should have to read."""
-    found = list[str]()
+    """Return complaints about lines that a person should not have to read."""
+    complaints = list[str]()
     if len(lines) > MOST_LINES:
-        found.append(f"{len(lines)} lines are more than a screen of {MOST_LINES}")
+        complaints.append(f"{len(lines)} lines are more than a screen of {MOST_LINES}")
     if tracebacks := sum("Traceback (most recent call last)" in line for line in lines):
-        found.append(f"{tracebacks} tracebacks of handled errors")
-    return found
+        complaints.append(f"{tracebacks} tracebacks of handled errors")
+    return complaints
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and print what the terminal had; 1 if it was too much."""
+    """Run the load, print the terminal's lines, and return 1 if there were complaints."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.chaos.terminal",
         description=__doc__,
@@ -80,13 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         staged(chosen.emulator, chosen.seed, terminal) as stage,
     ):
         load(stage, 60 * chosen.minutes, chosen.seed)
-        lines = Path(terminal.name).read_text().splitlines()  # Those of its end are not counted.
+        lines = Path(terminal.name).read_text().splitlines()  # Without the lines of the stop.
     print("\n".join(lines))
-    found = problems(lines)
+    complaints = problems(lines)
     print(
-        f"\n{len(lines)} lines in {chosen.minutes:g} minutes" + "".join(f"; {one}" for one in found)
+        f"\n{len(lines)} lines in {chosen.minutes:g} minutes"
+        + "".join(f"; {complaint}" for complaint in complaints)
     )
-    return int(bool(found))
+    return int(bool(complaints))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,19 @@
     make bench NAMES=cloudtasks
     make bench NAMES=cloudtasks.million ITEMS=1000000
 
-1. creates: a process of its own creates tasks over gRPC in queues that are paused, with so many
-   calls at once. Their requests are made before. A second figure is that of the official client, on
-   eight threads, which the client limits.
+1. creates: a process of its own creates tasks over gRPC in paused queues, with sixteen concurrent
+   calls. Their requests are prepared in advance. A second figure uses the official client on eight
+   threads, which the client limits.
 2. dispatches: the queues are resumed, and a handler in a process of its own answers each delivery
-   with 204. The API allows 500 a second for one queue, so the tasks lie in several.
-3. rates: a queue with so many dispatches a second empties a backlog. The handler writes down when
-   each delivery came; the count is compared with the token bucket that the reference describes,
-   which begins full: burst + rate x seconds. `python -m benchmarks.cloudtasks.plot` draws it.
-4. memory: a process of its own keeps waiting tasks, 150,000 or as many as ITEMS says. What all but
-   the first 50,000 of them added to its resident memory is scaled up to a million.
+   with 204. The API allows 500 a second for one queue, so the tasks are spread over several.
+3. rates: a queue with a limited rate of dispatches empties a backlog. The handler records the time
+   of each delivery. The benchmark compares the count with the documented token bucket, which begins
+   full: burst + rate x seconds. `python -m benchmarks.cloudtasks.plot` draws it.
+4. memory: a process of its own keeps waiting tasks, 150,000 or the number in ITEMS. The growth of
+   its resident memory after the first 50,000 is scaled up to a million.
 
 The store is a file, as in daily use. "cpu_us" is the processor time of the emulator's process for
-one task, which other work on the machine disturbs less than it does the rates.
+one task, which other work on the machine disturbs less than the rates.
 """
 
 import contextlib
@@ -61,9 +61,9 @@ def measure(waiting: int = WAITING) -> Iterator[Result]:
     """Measure all.
 
     Args:
-        waiting: How many tasks wait while the memory is measured, 150,000 at least.
+        waiting: The number of waiting tasks for the measurement of memory, at least 150,000.
     """
-    # Processes are made anew, not forked: gRPC does not survive a fork.
+    # Processes are spawned, not forked, as gRPC does not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -119,7 +119,7 @@ Work = Callable[[Connection, str, list[bytes], float, int], None]
 def _measure_creates(
     spawn: Any, work: Work, address: str, handler_url: str
 ) -> tuple[int, dict[str, Any]]:
-    """Return how many tasks a process has created, and in what time."""
+    """Return the number of tasks that a process has created, and its times."""
     task = {"http_request": {"url": f"{handler_url}/work", "body": b'{"n": 1}'}}
     requests = [
         tasks_v2.CreateTaskRequest.serialize({"parent": _queue(number), "task": task})
@@ -165,19 +165,19 @@ def _create_by_client(
 
 
 def _measure_dispatches(emulator: RunningEmulator, waiting: int) -> tuple[int, dict[str, float]]:
-    """Return how many tasks have been delivered, and in what time."""
+    """Return the number of delivered tasks, and the times."""
     client = _client(emulator.grpc_address)
     start, start_cpu = time.perf_counter(), time.process_time()
     for number in range(QUEUES):
         client.resume_queue(name=_queue(number))
-    with contextlib.suppress(TimeoutError):  # What is left is not counted.
+    with contextlib.suppress(TimeoutError):  # Remaining tasks are not counted.
         emulator.wait_idle(MAX_DISPATCHING_S)
     seconds, cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
-    left = sum(len(queue.tasks) for queue in emulator.engine.queues.all())
-    for number in range(QUEUES):  # The rates are measured with nothing beside them.
+    remaining = sum(len(queue.tasks) for queue in emulator.engine.queues.all())
+    for number in range(QUEUES):  # No other load during the rates.
         client.purge_queue(name=_queue(number))
     emulator.wait_idle()
-    return waiting - left, {"seconds": seconds, "cpu_s": cpu_s}
+    return waiting - remaining, {"seconds": seconds, "cpu_s": cpu_s}
 
 
 @contextlib.contextmanager
@@ -196,7 +196,7 @@ def _handler_process(spawn: Any) -> Iterator[str]:
 
 
 def _measure_rate(emulator: RunningEmulator, handler_url: str, rate: int) -> Result:
-    """Empty a backlog at a rate; return how far the count was from the token bucket's."""
+    """Empty a backlog at a rate; return the largest deviation from the token bucket's count."""
     client, name = _client(emulator.grpc_address), f"{PARENT}/queues/rate-{rate}"
     limits = {"max_dispatches_per_second": rate}
     burst = client.create_queue(
@@ -214,7 +214,7 @@ def _measure_rate(emulator: RunningEmulator, handler_url: str, rate: int) -> Res
     seconds = [tenth / 10 for tenth in range(1, int(RATED_S * 10))]
     counts = [sum(at <= second for at in arrivals) for second in seconds]
     expected = [min(total, burst + rate * second) for second in seconds]
-    furthest = max(abs(count - wanted) for count, wanted in zip(counts, expected, strict=True))
+    furthest = max(abs(count - bucket) for count, bucket in zip(counts, expected, strict=True))
     return Result(
         f"cloudtasks.from_bucket_at_{rate}_per_s",
         furthest / total,
@@ -248,7 +248,7 @@ def _measure_memory(spawn: Any, waiting: int) -> Result:
 
 
 def _fill(pipe: Connection, waiting: int) -> None:
-    """Report the resident memory with the first waiting tasks, and with all of them."""
+    """Report the resident memory after the first part of the waiting tasks, and after all."""
     task = {"http_request": {"url": "http://handler.invalid/work", "body": b'{"n": 1}'}}
     requests = [messages.request("CreateTaskRequest")(parent=_queue(0), task=task)] * 100
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""The two ends of the emulator under load, each in a process of its own and as light as can be.
+"""Client and handler of the emulator under load, each a lightweight process of its own.
 
-The machine has few cores, and a heavy client or handler would take that of the emulator. So
-`create` sends requests that are serialized already, on a bare channel of gRPC, with no client
-above it. `serve` reads as much of HTTP/1.1 as the emulator's requests have.
+The machine has few cores, and a heavy client or handler would compete with the emulator for one.
+So `create` sends pre-serialized requests on a bare gRPC channel, without a client library. `serve`
+parses only the part of HTTP/1.1 that the emulator's requests use.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ _LENGTH = b"content-length:"
 def create(
     pipe: Connection, address: str, requests: Sequence[bytes], seconds: float, calls: int
 ) -> None:
-    """Send serialized requests in turn, so many calls at once; report how many, in what time."""
+    """Send serialized requests in turn, over concurrent calls; report their number and times."""
     pipe.send(asyncio.run(_create(address, requests, seconds, calls)))
 
 
 async def _create(
     address: str, requests: Sequence[bytes], seconds: float, calls: int
 ) -> tuple[int, float, float]:
-    """Return the number of calls, the seconds they took, and those of this process's core."""
+    """Return the number of calls, the elapsed seconds, and the seconds of processor time."""
     count = 0
     async with grpc.aio.insecure_channel(address) as channel:
         create_task = channel.unary_unary(_CREATE)
@@ -48,7 +48,7 @@ async def _create(
 
 
 class Handler(asyncio.Protocol):
-    """A connection: each POST is answered 204, a GET with the times of the POSTs to its path."""
+    """A connection that answers each POST with 204, and a GET with its path's times of POSTs."""
 
     arrivals: ClassVar[dict[bytes, list[float]]] = defaultdict(list)
 
@@ -78,13 +78,13 @@ class Handler(asyncio.Protocol):
 
 
 def _length(head: bytes) -> int:
-    """Return the length of the body that a request's head announces."""
-    _, _, rest = head.lower().partition(_LENGTH)
-    return int(rest.partition(b"\r\n")[0] or 0)
+    """Return the Content-Length in a request's head, or 0."""
+    _, _, value = head.lower().partition(_LENGTH)
+    return int(value.partition(b"\r\n")[0] or 0)
 
 
 def serve(pipe: Connection) -> None:
-    """Serve until the process is ended; report the port."""
+    """Report the port, and serve until the process is terminated."""
     asyncio.run(_serve(pipe))
 
 

@@ -1,9 +1,9 @@
-"""The picture of dispatch rates beside the token bucket, drawn from the lines of the benchmark.
+"""A picture of dispatch rates against the token bucket, drawn from the benchmark's lines.
 
     make bench NAMES=cloudtasks > rates.txt
     python -m benchmarks.cloudtasks.plot rates.txt
 
-It writes docs/images/dispatch-rates.svg, with its figures inside, from which a test draws it again.
+It writes docs/images/dispatch-rates.svg, with embedded figures from which a test redraws it.
 The colours follow the reader's light or dark scheme.
 """
 
@@ -36,10 +36,10 @@ text { font: 12px system-ui, sans-serif; fill: #333 }
 
 
 def figures_of(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what the picture needs of a benchmark's lines, lowest rate first.
+    """Return the picture's figures from a benchmark's lines, in ascending order of the rates.
 
     Raises:
-        ValueError: there is no figure of a rate among them.
+        ValueError: no line has the figures of a rate.
     """
     results = [json.loads(line) for line in lines if line.startswith("{")]
     rated = [result for result in results if result["name"].startswith(_NAME)]
@@ -106,7 +106,7 @@ def _panel(figure: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Draw the lines of a file; 2 if it has none."""
+    """Draw the lines of a file, or return 2 if it has none."""
     if len(sys.argv) != 2:
         print("usage: python -m benchmarks.cloudtasks.plot FILE", file=sys.stderr)
         return 2

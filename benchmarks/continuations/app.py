@@ -1,11 +1,11 @@
-"""The app that is measured: one fan-out done in three ways.
+"""The measured app: one fan-out done in three ways.
 
 pages    a continuation: 100 items a task, receipts packed into the page's row
 items    one task an item, each with a receipt of its own: the naive design, done correctly
 request  one long request for all items, a receipt each
 
-Each with an effect that does nothing, which leaves the cost of the machinery, and with one
-that hands a mail to a relay.
+Each runs with an empty effect, which leaves the cost of the framework, and with an effect that
+sends a mail to a relay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EFFECTS = (NOTHING, MAIL)
 
 
 class Addressee(ndb.Model):
-    """Somebody who gets a mail."""
+    """A recipient of a mail."""
 
     address = ndb.TextProperty(required=True)
 
@@ -66,7 +66,7 @@ def addressees(walk: Walk) -> EntitySource:
 
 @contextlib.contextmanager
 def open_effect(clients: Clients, walk: Walk) -> Iterator[Callable[[Addressee], None]]:
-    """Open what the effect needs, once a page or once a task."""
+    """Open the resources of the effect, once per page or once per task."""
     if walk.effect == NOTHING:
         yield lambda item: None
         return
@@ -87,7 +87,7 @@ PAGES = job("bench", queue="bench", source=addressees, effect="side_effect")(ope
 
 
 def work_item(clients: Clients, one: One) -> None:
-    """Do one item, once."""
+    """Process one item, once."""
     receipt = ndb.Key(Receipt, f"{one.walk.run_id}:{one.name}")
     item, done = ndb.get_multi([ndb.Key(Addressee, one.name), receipt])
     if done is not None or item is None:
@@ -111,7 +111,7 @@ def spread_items(clients: Clients, walk: Walk) -> None:
 
 
 def work_request(clients: Clients, walk: Walk) -> None:
-    """Do all items in one request."""
+    """Process all items in one request."""
     with open_effect(clients, walk) as act:
         for item in _all_of(walk):
             receipt = ndb.Key(Receipt, f"{walk.run_id}:{item.key.id()}")
@@ -121,8 +121,8 @@ def work_request(clients: Clients, walk: Walk) -> None:
 
 
 def _all_of(walk: Walk) -> list[Addressee]:
-    first, beyond = ndb.Key(Addressee, f"{walk.group}:"), ndb.Key(Addressee, f"{walk.group};")
-    return Addressee.query(Addressee._key > first, Addressee._key < beyond).fetch()  # type: ignore[no-any-return]
+    low, high = ndb.Key(Addressee, f"{walk.group}:"), ndb.Key(Addressee, f"{walk.group};")
+    return Addressee.query(Addressee._key > low, Addressee._key < high).fetch()  # type: ignore[no-any-return]
 
 
 ITEMS = Task("/tasks/bench/items", "bench", Walk, spread_items)

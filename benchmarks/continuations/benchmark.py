@@ -1,8 +1,8 @@
-"""Fan-out: pages of a continuation, against one task an item and against one long request.
+"""Fan-out by pages of a continuation, against one task an item and against one long request.
 
-Both Datastore and Cloud Tasks are emulators on this machine, the app is gunicorn with two
-workers; all three designs run on them in turn, in each of the rounds, and the medians are
-compared. How the designs differ: benchmarks/continuations/app.py.
+Datastore and Cloud Tasks are emulators on this machine, and the app is gunicorn with two workers.
+All three designs run on them in turn in each round, and the medians are compared.
+benchmarks/continuations/app.py explains the designs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _ratio(
 
 
 def _rates(bench: Bench, effect: str) -> dict[str, float]:
-    """Return each design's items a second, the median of the rounds."""
+    """Return each design's items a second, as the median of the rounds."""
     took: dict[str, list[float]] = {"pages": [], "items": [], "request": []}
     for _ in range(ROUNDS):
         took["pages"].append(_timed(bench, effect, _run_pages))
@@ -84,7 +84,7 @@ Run = Callable[[Bench, Walk], None]
 
 
 def _timed(bench: Bench, effect: str, run: Run) -> float:
-    """Run one design over all items; return the seconds until the last receipt was there."""
+    """Run one design over all items; return the seconds until the last receipt is stored."""
     bench.queue.engine.reset()
     bench.relay.clear()
     walk = Walk(secrets.token_hex(8), "g", effect)
@@ -101,9 +101,9 @@ def _run_pages(bench: Bench, walk: Walk) -> None:
         continuations.start(bench.clients, PAGES, walk, run_id=walk.run_id, expected=ITEMS_A_RUN)
     bench.queue.wait_idle(TIMEOUT_S)
     with bench.clients.context():
-        now = progress(walk.run_id)
-    if now.state != FINISHED or now.totals.done != ITEMS_A_RUN:
-        raise RuntimeError(f"the run is {now.state} with {now.totals.done} items done")
+        state = progress(walk.run_id)
+    if state.state != FINISHED or state.totals.done != ITEMS_A_RUN:
+        raise RuntimeError(f"the run is {state.state} with {state.totals.done} items done")
 
 
 def _run_items(bench: Bench, walk: Walk) -> None:
@@ -122,19 +122,19 @@ def _run_request(bench: Bench, walk: Walk) -> None:
 
 def check_receipts(bench: Bench, walk: Walk) -> None:
     with bench.clients.context():
-        first, beyond = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
-        keys = Receipt.query(Receipt._key > first, Receipt._key < beyond).fetch(keys_only=True)
+        low, high = ndb.Key(Receipt, f"{walk.run_id}:"), ndb.Key(Receipt, f"{walk.run_id};")
+        keys = Receipt.query(Receipt._key > low, Receipt._key < high).fetch(keys_only=True)
     if len(keys) != ITEMS_A_RUN:
         raise RuntimeError(f"{len(keys)} receipts instead of {ITEMS_A_RUN}")
 
 
 def _operations(bench: Bench) -> Iterator[Result]:
-    """Count what one run costs the services, per item."""
+    """Count the operations of one run, per item."""
     spent = {}
     for name, run in (("pages", _run_pages), ("items", _run_items), ("request", _run_request)):
-        before = bench.cost()
+        start_cost = bench.cost()
         _timed(bench, NOTHING, run)
-        spent[name] = bench.cost() - before
+        spent[name] = bench.cost() - start_cost
     targets = {"writes": 2.0, "tasks": 0.05}
     for counted in fields(Cost):
         per_item = {name: getattr(cost, counted.name) / ITEMS_A_RUN for name, cost in spent.items()}

@@ -1,12 +1,12 @@
-"""The app that is measured: one count, kept in several ways.
+"""The measured app: one count in several designs.
 
 one-row        a transaction for each increment, on one entity
-twenty-shards  the same on one of twenty entities, by dice: the talk's code, with its keys mended
-adaptive       a counter: exact, with an idempotency key each, as many shards as conflicts ask for
-one-by-one     the same in twenty shards, each increment by a commit of its own
+twenty-shards  the same on a random one of twenty entities: the talk's code, with fixed keys
+adaptive       an exact counter, with an idempotency key each and shards according to conflicts
+one-by-one     the same in twenty shards, with a commit for each increment
 gathered       by a fork-join queue
 in-memory      in the process, flushed every quarter of a second
-idle, limited  adaptive counters, the second one under production's limit on writes of an entity
+idle, limited  adaptive counters; the second is under production's limit on writes of an entity
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ COUNTERS = {
 
 
 class NaiveCount(ndb.Model):
-    """A count, or a part of one, as ndb alone keeps it."""
+    """A count, or a shard of one, that uses ndb only."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
 
 
 def naive_key(design: str, shard: int) -> Any:
-    """Return the key of a count that ndb alone keeps."""
+    """Return the key of a count that uses ndb only."""
     return ndb.Key(NaiveCount, f"{design}|{shard:03d}")
 
 
@@ -64,7 +64,7 @@ def _naive(design: str, shards: int) -> None:
 
 
 def total(clients: Clients, design: str) -> int:
-    """Return what a design has counted."""
+    """Return the total of a design."""
     if design in COUNTERS:
         return COUNTERS[design].total(clients, KEY).value
     shards = TALK_SHARDS if design == "twenty-shards" else 1

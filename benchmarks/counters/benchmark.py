@@ -1,11 +1,11 @@
-"""Counters: one count under many writers, kept in several ways, in one run on one stack.
+"""Counters: one count under many writers, in several designs, in one run on one stack.
 
-Over HTTP, by 8 clients, and 32, on kept connections, against gunicorn as the dev server runs it; on
-either emulator, as only one of them increments by itself. The clients (benchmarks/harness/load.py),
-Cloud Tasks and the emulator are processes of their own, but share the machine with it. How the
-designs differ: benchmarks/counters/app.py.
+8 and 32 clients send increments over persistent HTTP connections to gunicorn, as the dev server
+runs it. Both emulators are measured, as only one supports increments. The clients
+(benchmarks/harness/load.py), Cloud Tasks and the emulator are processes of their own on the same
+machine. benchmarks/counters/app.py explains the designs.
 
-Then a counter under production's limit, simulated: it has to find a number of shards by itself.
+Another counter runs under a simulation of production's limit, and has to adapt its shards.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TARGETS = {
     ("adaptive", "twenty-shards"): 3.0,
     ("gathered", "one-row"): 10.0,
 }
-# By one commit each only where that is one round trip.
+# Only on an emulator where a commit is one round trip.
 TARGETS_OF_ONE_ROUND_TRIP = {("one-by-one", "twenty-shards"): 3.0}
-# Under the limit: clicks a second, and how long the counter may look for its number of shards.
+# Under the limit: clicks a second, and the seconds that the counter has to adapt its shards.
 LIMITED_PER_S = 20
 LIMITED_CLIENTS = 4
 ADAPTS_FOR_S = 40
@@ -52,17 +52,17 @@ def measure() -> Iterator[Result]:
 
 
 def _rates(bench: Bench, emulator: str) -> Iterator[Result]:
-    """Compare increments a second, and what they ask of the services."""
+    """Compare the designs' increments a second, and their operations per increment."""
     for clients in CLIENTS[emulator]:
         loads: dict[str, list[Load]] = {design: [] for design in DESIGNS}
         spent: dict[str, list[tuple[float, float]]] = {design: [] for design in DESIGNS}
         for _ in range(ROUNDS):
             for design in DESIGNS:
-                before, cost = _total(bench, design), bench.cost()
+                start_total, cost = _total(bench, design), bench.cost()
                 load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
                 bench.settle(TIMEOUT_S)
                 counted = len(load.latencies_s)
-                _check(design, _total(bench, design) - before, counted)
+                _check(design, _total(bench, design) - start_total, counted)
                 bill = bench.cost() - cost
                 loads[design].append(load)
                 spent[design].append((bill.writes / counted, bill.round_trips / counted))
@@ -70,10 +70,10 @@ def _rates(bench: Bench, emulator: str) -> Iterator[Result]:
             for rival in RIVALS:
                 if design != rival:
                     yield _compared(loads, design, rival, clients, emulator)
-            for place, what in enumerate(("writes", "round_trips")):
-                figures = [each[place] for each in spent[design]]
+            for place, operation in enumerate(("writes", "round_trips")):
+                figures = [costs[place] for costs in spent[design]]
                 yield Result(
-                    f"counters.{_name(design)}_{what}_at_{clients}_{emulator}",
+                    f"counters.{_name(design)}_{operation}_at_{clients}_{emulator}",
                     statistics.median(figures),
                     "operations",
                     "an increment",
@@ -97,26 +97,26 @@ def _compared(
 
 
 def _limited(bench: Bench) -> Iterator[Result]:
-    """Let a counter find its number of shards under a limit; compare its p95 with an idle p50."""
+    """Let a counter adapt its shards under a limit; compare its p95 with an idle p50."""
     idle = _paced(bench, "idle", MEASURED_FOR_S)
     began = _paced(bench, "limited", ADAPTS_FOR_S)
-    found = _paced(bench, "limited", MEASURED_FOR_S)
+    adapted = _paced(bench, "limited", MEASURED_FOR_S)
     bench.settle(TIMEOUT_S)
     with bench.clients.context():
         shards = COUNTERS["limited"].status(bench.clients, KEY)
-    counted = sum(len(load.latencies_s) for load in (began, found))
+    counted = sum(len(load.latencies_s) for load in (began, adapted))
     _check("limited", shards.total, counted)
     yield Result(
         "counters.limited_p95_versus_idle_p50",
-        found.ms(0.95) / idle.ms(0.5),
+        adapted.ms(0.95) / idle.ms(0.5),
         "ratio",
         f"an idle counter's p50, {LIMITED_PER_S} a second",
         2.0,
         at_least=False,
         raw={
             "shards": shards.shards,
-            "p95_ms": round(found.ms(0.95), 2),
-            "p50_ms": round(found.ms(0.5), 2),
+            "p95_ms": round(adapted.ms(0.95), 2),
+            "p50_ms": round(adapted.ms(0.5), 2),
             "p95_while_adapting_ms": round(began.ms(0.95), 2),
             "idle_p50_ms": round(idle.ms(0.5), 2),
             "idle_p95_ms": round(idle.ms(0.95), 2),
@@ -130,7 +130,7 @@ def _paced(bench: Bench, design: str, seconds: float) -> Load:
 
 
 def _check(design: str, counted: int, accepted: int) -> None:
-    """Check that a count is right. What ndb runs again may count twice, and is measured anyway."""
+    """Check that a count is right; retries of ndb may count twice, and are measured anyway."""
     if design in COUNTERS and counted != accepted:
         raise RuntimeError(f"{design}: {accepted} were accepted, {counted} were counted")
 

@@ -182,7 +182,7 @@ class Quilts:
         self.done = 0
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         chosen = {"size": "8", "palette": "dusk", "pattern": "waves", "pace": "fast"}
@@ -211,7 +211,7 @@ class Weblog:
         self.logs = 0
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         page = "/streams/weblog"
@@ -245,7 +245,7 @@ class Clicks:
         self.amount = 0
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         while not is_over.is_set():
@@ -298,7 +298,7 @@ class Leased:
         self.is_over = threading.Event()
 
     def open(self) -> None:
-        """There is nothing to make."""
+        """Do nothing, as this load needs no target."""
 
     def write(self, is_over: threading.Event) -> None:
         """Add items; leasers work until all are done."""
