@@ -205,7 +205,9 @@ def _change_commit(
     if cut.head.body is cut.stored_head:
         return None
     _check_on_time(cut.stored_head, cut.lower_bounds)
-    commit, head = published(environment, cut)
+    # A sender that is idle now and works before the commit cannot know its layout yet, so each
+    # attempt would lose its race to one of them. The next tick acknowledges for those still idle.
+    commit, head = published(environment, cut, acknowledges=False)
     if code is not None and code.name not in head.intervals:
         head, commit.inserts = with_intervals(environment, head, [code], head.layout_version)
     old_sources = environment.at(cut.stored_head).sources

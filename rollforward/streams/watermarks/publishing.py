@@ -12,11 +12,18 @@ from rollforward.streams.watermarks.phases import with_finished_changes
 from rollforward.streams.watermarks.retirement import acknowledgements
 
 
-def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
-    """Return the next head with the results of a cut, and a commit of the other rows."""
+def published(
+    environment: Environment, cut: Cut, *, acknowledges: bool = True
+) -> tuple[Commit, Head]:
+    """Return the next head with the results of a cut, and a commit of the other rows.
+
+    Args:
+        acknowledges: Whether the commit acknowledges the layout for idle senders. It loses its
+            race against each of them that begins to work.
+    """
     head: Head = cut.head.body
     now_ms = environment.now_ms()
-    puts = [*acknowledgements(environment, head, cut.versions, now_ms), *cut.idle_puts]
+    puts = acknowledgements(environment, head, cut.versions, now_ms) if acknowledges else []
     new_head = with_finished_changes(head, cut.versions, now_ms)._replace(
         inputs={**head.inputs, **cut.inputs},
         published={**head.published, **cut.published},
@@ -30,5 +37,5 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
         paused_at_ms={**head.paused_at_ms, **dict.fromkeys(cut.paused, now_ms)},
         unserved=unserved(head, cut.to_wake(environment, now_ms), cut.intervals, now_ms),
     )
-    by_key = {key: (key, body, version) for key, body, version in puts}
+    by_key = {key: (key, body, version) for key, body, version in [*puts, *cut.idle_puts]}
     return Commit(puts=[*by_key.values()]), with_idle(cut.plan, new_head)

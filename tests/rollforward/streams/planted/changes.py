@@ -37,8 +37,8 @@ def silent_ones_stay(schedule: Any, patch: pytest.MonkeyPatch) -> None:
     """What is attached begins at a watermark without silent processes, who are not told so."""
     real = changes.published
 
-    def published(environment: Any, cut: Any) -> tuple[Commit, Head]:
-        return Commit(), real(environment, cut)[1]
+    def published(environment: Any, cut: Any, **how: Any) -> tuple[Commit, Head]:
+        return Commit(), real(environment, cut, **how)[1]
 
     patch.setattr(changes, "published", published)
 
@@ -47,8 +47,8 @@ def begins_at_what_others_have_read(schedule: Any, patch: pytest.MonkeyPatch) ->
     """What is attached begins at the watermark of who writes for it, not of what that writes."""
     real = changes.published
 
-    def published(environment: Any, cut: Any) -> tuple[Commit, Head]:
-        commit, head = real(environment, cut)
+    def published(environment: Any, cut: Any, **how: Any) -> tuple[Commit, Head]:
+        commit, head = real(environment, cut, **how)
         graph, inputs = cut.plan.graph, dict(head.inputs)
         for name in cut.inputs:
             if name not in cut.stored_head.inputs and graph.upstream[name]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import IngestRequest, inbound_record, ingest
 from rollforward.streams.graph.plan import MAX_HISTORY, Change, history_of, with_change
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError, UnreadableStateError
-from rollforward.streams.storage.remote_calls import Commit
+from rollforward.streams.storage.remote_calls import ChangedError, Commit, Steps
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, SLAB, Head
 from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.planted import changes, protocol
@@ -298,6 +300,43 @@ def test_what_is_detached_works_on_what_it_has_and_its_timers_fire() -> None:
     push(desk, 4)
     desk.run()
     assert desk.state("told", "a") == {"told": [[4, 1]]}
+
+
+def beside(act: Callable[[], object], steps: Steps) -> Steps:
+    """Take steps while something else happens before each of their calls."""
+    call = next(steps)
+    while True:
+        act()
+        try:
+            answer = yield call
+        except ChangedError as error:
+            go_on: Any = partial(steps.throw, error)
+        else:
+            go_on = partial(steps.send, answer)
+        try:
+            call = go_on()
+        except StopIteration:
+            return
+
+
+def test_a_change_comes_to_its_commit_while_idle_senders_begin_to_work() -> None:
+    """G15: it acknowledged itself for them, and lost each of its twenty races to one of them."""
+    desk = desk_of(Tally2, Second)
+    push(desk, 1)
+    desk.run()
+
+    def send_after_a_pause() -> None:
+        desk.wait(2)
+        push(desk, desk.simulation.now_ms)
+
+    for change in (
+        lambda: replace(desk.environment, "tally", 2),
+        lambda: attach(desk.environment, "second", None),
+        lambda: detach(desk.environment, "second", discard=True),
+    ):
+        desk.do(beside(send_after_a_pause, change()))
+        desk.run()
+    assert [change.action for change in parts(desk).changes] == ["detached", "attached", "replaced"]
 
 
 def test_the_last_changes_are_remembered_and_no_more() -> None:
