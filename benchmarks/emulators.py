@@ -1,7 +1,8 @@
-"""The two Datastore emulators beside each other: `python -m benchmarks.emulators`.
+"""A comparison of the two Datastore emulators: `python -m benchmarks.emulators`.
 
-Saves of threads that share no row, writes of one row, the time of a save as rows grow, a start,
-and the memory afterwards. Bare calls from one process, in turns.
+It measures saves of threads that share no row, writes of one row, the time of a save as the number
+of rows grows, the time of a start, and the memory at the end. All calls are bare calls from one
+process, on the emulators in turn.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rollforward.runtime import open_datastore
 KINDS = ("datastore", "firestore")
 ROUNDS, SECONDS = 3, 5.0
 THREADS = (1, 8, 32)
-SHARED_ROWS = 64  # That saves read and nobody writes.
+SHARED_ROWS = 64  # Saves read them, and none writes them.
 GROWN_TO = 25_000
 SAVES_TIMED = 100
 
@@ -68,7 +69,7 @@ def _measure(kind: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _running(kind: str) -> Iterator[tuple[DatastoreEmulator, ndb.Client, float]]:
-    """Run an emulator; yield it, a client of it, and the seconds until it answered."""
+    """Run an emulator; yield it, its client, and the seconds until its first answer."""
     emulator = DatastoreEmulator(kind)
     began = time.perf_counter()
     emulator.start()
@@ -81,7 +82,7 @@ def _running(kind: str) -> Iterator[tuple[DatastoreEmulator, ndb.Client, float]]
 
 
 def _rate(client: ndb.Client, save: Save, threads: int) -> tuple[int, int]:
-    """Return how often a number of threads save in a second, and how often they are refused."""
+    """Return the saves a second of some threads, and the number of aborted saves."""
     saved, aborted = [0] * threads, [0] * threads
     ends_at = time.perf_counter() + SECONDS
 
@@ -111,7 +112,7 @@ def _save_ms(client: ndb.Client) -> float:
 
 
 def _save_alone(client: ndb.Client) -> None:
-    """Write three new rows, having read a row of each of two kinds."""
+    """Read a row of each of two kinds, and write three new rows."""
     number = next(_numbers)
     read = [_key("Catalog", number % SHARED_ROWS), _key("Marker", number)]
     written = [_key(kind, number) for kind in ("Source", "Marker", "Outbox")]

@@ -1,12 +1,12 @@
-"""Half an hour of load on the whole stack, stopped in both ways; were any promises broken?
+"""Half an hour of load on the whole stack, with a restart and a kill: are all guarantees kept?
 
     make endurance MINUTES=30
 
-Writers add to a sum (by API and by form) and to a school without pause, while its view is built
-anew and workers are killed. In the middle Ctrl-C stops the stack, and it starts again: nothing that
-was accepted may be missing in the end. Then `kill -9` takes the whole stack under load. What is
-lost is what was accepted since the last save; nothing older may be, and what is left must agree
-with itself: each bar with the students that there are.
+Writers add to a sum (by API and by form) and to a school without pause, while the benchmark
+rebuilds the school's view and kills workers. Halfway, Ctrl-C stops the stack, and it restarts: at
+the end no accepted write may be missing. Then `kill -9` ends the whole stack under load. Only
+writes accepted since the last save may be lost. The remaining data must be consistent: each bar
+must match the stored students.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WRITERS = Writers(amounts=10, forms=2, students=6, pause_s=0.1)
 REBUILD_EVERY_S, KILL_EVERY_S = 60.0, 90.0
 SAY_EVERY_S = 30.0
 PATIENCE_S = 120.0
-LAST_LOAD_S = 2 * SAVE_EVERY_S  # Before the whole stack is killed.
+LAST_LOAD_S = 2 * SAVE_EVERY_S  # Before the kill of the whole stack.
 
 
 @dataclass
 class Outcome:
-    """The result. Losses are of the killed stack; there are none before."""
+    """The result; losses can only come from the kill of the whole stack."""
 
     minutes: float
     items: int = 0
@@ -43,12 +43,12 @@ class Outcome:
     exact_after_s: float = 0.0
     lost_items: int = 0
     lost_students: int = 0
-    oldest_lost_s: float = 0.0  # How long before the kill it was accepted.
+    oldest_lost_s: float = 0.0  # From its acceptance to the kill.
     agreed_after_s: float = 0.0
 
 
 def main() -> int:
-    """Put the stack under load; 1 if a promise was broken."""
+    """Put the stack under load, and print the outcome."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance")
     parser.add_argument("--minutes", type=float, default=30.0, help="of load")
     minutes = parser.parse_args().minutes
@@ -72,29 +72,31 @@ def main() -> int:
 
 
 def _endure(stack: Stack, books: Books, seconds: float) -> None:
-    """Write for a while, with rebuilds and kills."""
-    began = said = rebuilt = killed = time.monotonic()
+    """Write for some seconds, with rebuilds and kills."""
+    began_at = reported_at = rebuilt_at = killed_at = time.monotonic()
     with books.writing():
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began_at < seconds:
             time.sleep(1)
-            now = time.monotonic()
-            if now - rebuilt > REBUILD_EVERY_S:
-                rebuilt = now
-                form = {"id": f"{int(now * 1000):032x}"}
+            now_s = time.monotonic()
+            if now_s - rebuilt_at > REBUILD_EVERY_S:
+                rebuilt_at = now_s
+                form = {"id": f"{int(now_s * 1000):032x}"}
                 books.send_form(requests.Session(), "/grades", "/grades/rebuild", form)
-            if now - killed > KILL_EVERY_S:
-                killed = now
+            if now_s - killed_at > KILL_EVERY_S:
+                killed_at = now_s
                 stack.kill_worker()
-            if now - said > SAY_EVERY_S:
-                said = now
-                _say(f"{now - began:.0f} s: {books.items} items, {len(books.students)} students")
+            if now_s - reported_at > SAY_EVERY_S:
+                reported_at = now_s
+                _say(
+                    f"{now_s - began_at:.0f} s: {books.items} items, {len(books.students)} students"
+                )
 
 
 def _kill(stack: Stack, books: Books, outcome: Outcome) -> None:
-    """Kill the whole stack under load, start it again, and look at what is left.
+    """Kill the whole stack under load, restart it, and check the remaining data.
 
     Raises:
-        AssertionError: it does not agree with itself, or lost what was older than two saves.
+        AssertionError: the data is inconsistent, or lost a write older than two saves.
     """
     items, students = books.items, len(books.students)
     with books.writing():
@@ -108,19 +110,21 @@ def _kill(stack: Stack, books: Books, outcome: Outcome) -> None:
     began = time.monotonic()
     until(lambda: books.bars() == _by_grade(stack), "bars and students disagree", PATIENCE_S)
     outcome.agreed_after_s = round(time.monotonic() - began, 1)
-    left = _students(stack).keys()
-    lost = [student for student in accepted if student.id not in left]
+    remaining = _students(stack).keys()
+    lost = [student for student in accepted if student.id not in remaining]
     outcome.lost_students = len(lost)
-    outcome.oldest_lost_s = round(max((killed_s - each.accepted_s for each in lost), default=0), 1)
+    outcome.oldest_lost_s = round(
+        max((killed_s - student.accepted_s for student in lost), default=0), 1
+    )
     outcome.lost_items = books.items - _settled_items(books)
     _say(f"{len(lost)} students and {outcome.lost_items} items were not saved yet")
     assert outcome.oldest_lost_s < LAST_LOAD_S, "a student is lost who was saved"
     assert 0 <= outcome.lost_items <= books.items - items, "an item is lost that was saved"
-    assert len(left) >= students, "a student is lost who was saved"
+    assert len(remaining) >= students, "a student is lost who was saved"
 
 
 def _settled_items(books: Books) -> int:
-    """Return how many items the sum has when it does not grow any more."""
+    """Return the number of items in the sum once it has stopped growing."""
     counts = [-2, -1]
     while counts[-2] != counts[-1] or counts[-1] < 0:
         time.sleep(3)
@@ -133,7 +137,7 @@ def _by_grade(stack: Stack) -> Counter[int]:
 
 
 def _students(stack: Stack) -> dict[str, int]:
-    """Return the grade of each student that Datastore holds, by id."""
+    """Return the grades of the students stored in Datastore, by id."""
     os.environ["DATASTORE_EMULATOR_HOST"] = stack.where["datastore"]
     client = datastore.Client(stack.where["project"])
     rows = client.query(kind="Student").fetch()

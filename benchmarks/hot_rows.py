@@ -1,10 +1,10 @@
-"""The rows that fork-join queues, counters and batches write, and how often: their limits.
+"""The write rates of the rows of fork-join queues, counters and batches, which limit them.
 
-`python -m benchmarks.hot_rows` runs them with the latencies of the cloud's profile, which also lets
-a row be written about once a second, by 1 to 16 worker processes of 8 threads each, and by eight
-clients for each worker. A proxy before the emulator counts by row. Calls wait in real time and all
-share this machine's processors, so the load of the processors is told, too: where it nears all of
-them, the rate is the machine's.
+`python -m benchmarks.hot_rows` runs the patterns with the latencies of the cloud's profile, which
+also limits a row to about one write a second. The app has 1 to 16 worker processes of 8 threads
+each, with eight clients per worker. A proxy in front of the emulator counts the writes by row.
+Calls wait in real time, and all processes share this machine's processors. So the output has the
+load of the processors, too: near 100 percent, the machine limits the rate.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class StoredRow:
     busy: float  # The share of all processors.
 
     def kinds(self) -> Iterator[str]:
-        """Yield the kinds with the hottest rows: what an item writes, and how hot a row is."""
+        """Yield the kinds with the hottest rows: writes per item, and the hottest row's rate."""
         kinds = defaultdict[str, list[int]](list)
         for (kind, *_), count in self.rows.items():
             kinds[kind].append(count)
-        for kind, counts in sorted(kinds.items(), key=lambda each: -max(each[1]))[:KINDS_SHOWN]:
+        for kind, counts in sorted(kinds.items(), key=lambda item: -max(item[1]))[:KINDS_SHOWN]:
             yield (
                 f"{kind}: {sum(counts) / self.items:.3f} of {len(counts)}, "
                 f"one of them {max(counts) / self.seconds:.2f} a second"
@@ -63,13 +63,13 @@ HEADER = f"| {' | '.join(COLUMNS)} |\n|---|---:|---:|---:|---|"
 
 def _found(bench: Bench, act: Callable[[], int]) -> StoredRow:
     assert bench.wire is not None
-    before = bench.wire.rows()
+    start_rows = bench.wire.rows()
     psutil.cpu_percent()
     began = time.perf_counter()
     items = act()
     ended = until_idle(bench)
     busy = psutil.cpu_percent() / 100
-    return StoredRow(items, ended - began, bench.wire.rows() - before, busy)
+    return StoredRow(items, ended - began, bench.wire.rows() - start_rows, busy)
 
 
 def _sums(bench: Bench, workers: int) -> int:
@@ -81,7 +81,7 @@ def _counts(bench: Bench, workers: int) -> int:
 
 
 def _asked(bench: Bench, path: str, workers: int) -> int:
-    """Ask as often as there are answers; who is refused asks again."""
+    """Send requests as fast as they are answered, with retries; return the number of answers."""
     clients, numbers = CLIENTS_EACH * workers, new_numbers(MOST_ASKED)
     load = paced(bench.port, path, clients, MOST_PER_S, numbers, give_up_s=SECONDS)
     return len(load.latencies_s)

@@ -1,8 +1,8 @@
 """The time of a lone insert by its parts, and of a bare put: `python -m benchmarks.insert_cost`.
 
-One thread against the Datastore emulator, memcached and the Cloud Tasks emulator, without HTTP and
-without folds: inserts and puts in turns. What is printed are medians in milliseconds: of the clock,
-and of the processor time of the thread.
+One thread makes inserts and puts in turn against the Datastore emulator, memcached and the Cloud
+Tasks emulator, without HTTP and without folds. The output has medians in milliseconds, of the clock
+and of the thread's processor time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _timing(times: Times, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that notes what each call takes, in milliseconds."""
+    """Return a function that notes the milliseconds of each call."""
 
     def timed(*arguments: Any, **options: Any) -> Any:
         clock, processor = time.perf_counter(), time.thread_time()

@@ -52,7 +52,7 @@ class Report:
         """Yield both tables."""
         yield f"{'pattern':<12} {'accepted':>9} {'found':>9} {'doubled':>8} {'lost':>6}"
         for name, account in sorted(self.accounts.items()):
-            figures = f"{account.accepted:>9,} {account.found:>9,} {account.doubled:>8,}"
+            figures = f"{account.accepted:>9,} {account.done:>9,} {account.doubled:>8,}"
             yield f"{name:<12} {figures} {account.lost:>6,}"
         yield ""
         yield f"{'fault':<52} {'rounds':>6} {'median s':>9} {'slowest s':>10}"

@@ -1,8 +1,9 @@
-"""Dollars for a million items: each pattern beside the plain way, by the dated price list.
+"""Dollars for a million items, by each pattern and by a plain design, from the dated price list.
 
-The workloads are those of the other benchmarks, a few hundred items each: what is counted are
-operations, which no noise can move. A proxy before each emulator counts them, too, and where the
-meter differs by more than a percent the benchmark fails (benchmarks/harness/wire_count.py).
+The workloads come from the other benchmarks, with a few hundred items each. The benchmark counts
+operations, which noise cannot affect. A proxy in front of each emulator counts them, too, and a
+difference of more than a percent from the meter fails the benchmark
+(benchmarks/harness/wire_count.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ OTHER_REGION = "nam5"
 
 
 def measure() -> Iterator[Result]:
-    """Count what all patterns cost, and yield their dollars and how far the counts are apart."""
+    """Count the cost of all patterns; yield their dollars, and the difference of the two counts."""
     metered, wired = Cost(), Counter[str]()
     for stack in STACKS:
         target = f"benchmarks.{stack.subject}.app:serve()"
@@ -30,26 +31,26 @@ def measure() -> Iterator[Result]:
             settle(bench)
             cost, counts = bench.whole_cost(), Counter(bench.wire.counts())
             for compared in stack.measure(bench):
-                yield from told(compared)
+                yield from dollars_of(compared)
             settle(bench)
             metered += bench.whole_cost() - cost
             wired += Counter(bench.wire.counts()) - counts
     yield apart(metered, wired)
 
 
-def told(compared: Compared) -> Iterator[Result]:
-    """Yield the dollars of a pattern and of the plain way."""
-    yield _dollars(compared.name, compared.ours, compared.what)
+def dollars_of(compared: Compared) -> Iterator[Result]:
+    """Yield the dollars of a pattern and of its plain design."""
+    yield _dollars(compared.name, compared.ours, compared.subject)
     yield _dollars(f"{compared.name}_plain", compared.plain, compared.plain_way)
 
 
-def _dollars(name: str, spent: Spent, what: str) -> Result:
+def _dollars(name: str, spent: Spent, subject: str) -> Result:
     cost = spent.cost.as_dict()
     return Result(
         f"dollars.{name}",
         price_list().dollars_per_million(cost, spent.items),
         "dollars",
-        f"a million items: {what}",
+        f"a million items: {subject}",
         raw={
             "items": spent.items,
             "an_item": {key: round(cost[key] / spent.items, 3) for key in CHARGED},

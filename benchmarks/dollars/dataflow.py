@@ -1,8 +1,8 @@
-"""The rate of records from which one worker of Dataflow costs less than Datastore and Cloud Tasks.
+"""The rate of records above which one Dataflow worker costs less than Datastore and Cloud Tasks.
 
 `python -m benchmarks.dollars.dataflow` prints the lines of docs/concepts/scale.md, from the dated
 prices of both sides and the operations of docs/performance/results.md. A test compares the page
-with them.
+with these lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Dataflow:
 
     Attributes:
         worker_hour: Dollars of one streaming worker for an hour.
-        stage_million: Dollars of a million records in one stage, by their bytes.
+        stage_million: Dollars of a million records in one stage, by their size in bytes.
     """
 
     worker_hour: float
@@ -38,14 +38,14 @@ class Dataflow:
         """Return the records a second above which one worker costs less.
 
         Args:
-            dollars_a_million: What a million records cost here, in all stages.
+            dollars_a_million: The cost of a million records here, in all stages.
         """
         saved = (dollars_a_million - stages * self.stage_million) / MILLION
         return self.worker_hour / 3600 / saved
 
 
 def dataflow(content: dict[str, Any] | None = None) -> Dataflow:
-    """Return the prices of the file, or of such a content."""
+    """Return the prices in `content`, by default the content of the price file."""
     content = content or tomllib.loads(FILE.read_text())
     prices, worker = content["prices"], content["worker"]
     hour = sum(
@@ -59,15 +59,18 @@ def dataflow(content: dict[str, Any] | None = None) -> Dataflow:
 
 
 def measured(name: str) -> float:
-    """Return a result of docs/performance/results.md."""
+    """Return the value of a result in docs/performance/results.md."""
     [row] = re.findall(rf"^\| `{re.escape(name)}` \| ([^ ]+) \|", PERFORMANCE.read_text(), re.M)
     return float(row)
 
 
 def dollars_here(size: int) -> float:
-    """Return what a million records cost here in one stage, in pushes of so many."""
-    counts = {what: measured(f"streams.{what}_at_{size}") for what in ("reads", "writes", "tasks")}
-    # A task is created by one operation, and delivered by another.
+    """Return the cost of a million records here in one stage, by the size of a push."""
+    counts = {
+        operation: measured(f"streams.{operation}_at_{size}")
+        for operation in ("reads", "writes", "tasks")
+    }
+    # Cloud Tasks counts one operation for the creation of a task and one for its delivery.
     cost = {**counts, "query_reads": 0.0, "deletes": 0.0, "task_operations": 2 * counts["tasks"]}
     return price_list().dollars_per_million(cost, 1)
 

@@ -1,7 +1,7 @@
-"""The workloads of `make bench NAMES=dollars`: items through each pattern, and in the plain way.
+"""The workloads of `make bench NAMES=dollars`: items through each pattern and each plain design.
 
-A plain way runs without contention, one client at a time: it is never dearer than that. The one of
-pull queues is here, the others are in the apps of the other benchmarks.
+A plain design runs with one client at a time, without contention, so this is its lowest cost. The
+plain design of pull queues is here, the others are in the apps of the other benchmarks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from rollforward.streams import PushedRecord
 TIMEOUT_S = 120
 CLIENTS, MANY = 8, 32
 ITEMS_EACH, ITEMS_OF_MANY = 200, 1_000
-# Of a plain way, where each item costs the same.
+# For plain designs, where each item costs the same.
 PLAIN_ITEMS = 100
-# The rate of the talk's table at which a fork-join queue has little to gather.
+# A rate from the talk's table, at which a fork-join queue has little to gather.
 PACED_PER_S = 76
 PAGES_PER_S, PAGES_SHOWN = 100, 600
 RECORDS = 20_000
 THINGS = 40
-# What is gathered in memory is stored by then, and the tasks that follow are created.
+# Long enough to store the items gathered in memory, and to create the tasks that follow.
 GATHERED_S = 0.6
 
 
@@ -59,10 +59,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class Compared:
-    """A pattern and the plain way to do the same."""
+    """A pattern and a plain design for the same work."""
 
     name: str
-    what: str
+    subject: str
     ours: Spent
     plain_way: str
     plain: Spent
@@ -70,7 +70,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Stack:
-    """An app of the benchmarks, and what is measured on it."""
+    """An app of the benchmarks, and the measurements on it."""
 
     subject: str
     measure: Callable[[Bench], Iterator[Compared]]
@@ -78,39 +78,39 @@ class Stack:
 
 
 class WrongError(Exception):
-    """Items were lost or doubled, so their price says nothing."""
+    """Items were lost or doubled, so their price is meaningless."""
 
 
 def settle(bench: Bench) -> None:
-    """Wait until no task is left, and nothing is gathered in memory. Datastore is not asked."""
+    """Wait until no task and no gathered item is left, without a call to Datastore."""
     for _ in range(2):
         time.sleep(GATHERED_S)
         bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
 
 
 def spend(bench: Bench, items: int, start: Callable[[], object]) -> Spent:
-    """Start some items, and count until they are done."""
-    before = bench.whole_cost()
+    """Start some items, wait until they are done, and return their cost."""
+    start_cost = bench.whole_cost()
     start()
     settle(bench)
-    return Spent(bench.whole_cost() - before, items)
+    return Spent(bench.whole_cost() - start_cost, items)
 
 
-def check(what: str, count: int, expected: int) -> None:
+def check(subject: str, count: int, expected: int) -> None:
     """Check that each item was done once.
 
     Raises:
-        WrongError: it was not.
+        WrongError: the counts differ.
     """
     if count != expected:
-        raise WrongError(f"{what}: {count} items were done of {expected}")
+        raise WrongError(f"{subject}: {count} items were done of {expected}")
 
 
 # Patterns
 
 
 def fan_out(bench: Bench) -> Iterator[Compared]:
-    """Do a thousand items in pages, and by a task each."""
+    """Process a thousand items in pages, and by a task each."""
     with bench.clients.context():
         for start in range(0, ITEMS_A_RUN, 500):
             ndb.put_multi([addressee(number) for number in range(start, start + 500)])
@@ -133,11 +133,11 @@ def fan_out(bench: Bench) -> Iterator[Compared]:
 
 
 def views(bench: Bench) -> Iterator[Compared]:
-    """Save sources of hot rows, and of many."""
+    """Save sources of a few hot rows, and of many rows."""
     for name, rows in (("views_hot", 2), ("views_spread", 100)):
         spent = {}
         for design in ("folds", "talk"):
-            before = fan_in.visible(bench, design, rows)
+            start_count = fan_in.visible(bench, design, rows)
             save = partial(
                 counted,
                 bench.port,
@@ -146,30 +146,30 @@ def views(bench: Bench) -> Iterator[Compared]:
                 new_numbers(ITEMS_EACH),
             )
             spent[design] = spend(bench, ITEMS_EACH, save)
-            check(design, fan_in.visible(bench, design, rows) - before, ITEMS_EACH)
-        what = f"saves over {rows} rows, gathered"
-        yield Compared(name, what, spent["folds"], "the talk's code", spent["talk"])
+            check(design, fan_in.visible(bench, design, rows) - start_count, ITEMS_EACH)
+        subject = f"saves over {rows} rows, gathered"
+        yield Compared(name, subject, spent["folds"], "the talk's code", spent["talk"])
 
 
 def sums(bench: Bench) -> Iterator[Compared]:
-    """Add to one sum: under full load, and at a pace at which there is little to gather."""
+    """Add to one sum: under full load, and at a pace with little to gather."""
     plain = _additions(bench, "inline", 1, PLAIN_ITEMS)
     way = "a transaction each, one at a time"
     full = _additions(bench, "fork-join", MANY, ITEMS_OF_MANY)
     yield Compared("fork_join", f"{MANY} clients, one sum", full, way, plain)
     numbers = range(4 * PACED_PER_S)
-    before = fork_join.folded(bench, "fork-join")
+    start_count = fork_join.folded(bench, "fork-join")
     add = partial(paced, bench.port, "/bench/fork-join", CLIENTS, PACED_PER_S, numbers)
     slow = spend(bench, len(numbers), add)
-    check("fork-join", fork_join.folded(bench, "fork-join") - before, len(numbers))
+    check("fork-join", fork_join.folded(bench, "fork-join") - start_count, len(numbers))
     yield Compared("fork_join_paced", f"{PACED_PER_S} a second, one sum", slow, way, plain)
 
 
 def _additions(bench: Bench, design: str, clients: int, items: int) -> Spent:
-    before = fork_join.folded(bench, design)
+    start_count = fork_join.folded(bench, design)
     add = partial(counted, bench.port, f"/bench/{design}", clients, range(items))
     spent = spend(bench, items, add)
-    check(design, fork_join.folded(bench, design) - before, items)
+    check(design, fork_join.folded(bench, design) - start_count, items)
     return spent
 
 
@@ -182,19 +182,19 @@ def counts(bench: Bench) -> Iterator[Compared]:
         with bench.clients.context():
             check(design, total(bench.clients, design), items)
     ours, plain = spent["adaptive"], spent["one-row"]
-    what = f"exact, {CLIENTS} clients"
-    yield Compared("counters", what, ours, "a transaction each, one at a time, no key", plain)
+    subject = f"exact, {CLIENTS} clients"
+    yield Compared("counters", subject, ours, "a transaction each, one at a time, no key", plain)
 
 
 def tasks(bench: Bench) -> Iterator[Compared]:
-    """Run a batch of tasks, and work off a pull queue."""
+    """Run a batch of tasks, and drain a pull queue."""
     ours = spend(bench, ITEMS_EACH, partial(_get, bench, f"/bench/ours/b?count={ITEMS_EACH}"))
     plain = spend(bench, PLAIN_ITEMS, partial(_get, bench, f"/bench/article/b?count={PLAIN_ITEMS}"))
     yield Compared("batches", "members of one batch", ours, "the article's code", plain)
     ours = spend(bench, ITEMS_EACH, partial(_lease_all, bench))
     plain = spend(bench, PLAIN_ITEMS, partial(_claim_all, bench))
-    what = f"leased and acked, {AT_ONCE} at a time"
-    yield Compared("pull_queues", what, ours, "a row each, claimed in a transaction", plain)
+    subject = f"leased and acked, {AT_ONCE} at a time"
+    yield Compared("pull_queues", subject, ours, "a row each, claimed in a transaction", plain)
 
 
 def _get(bench: Bench, path: str) -> None:
@@ -214,7 +214,7 @@ def _lease_all(bench: Bench) -> None:
 
 
 class BenchJob(ndb.Model):
-    """Work that waits, as one would store it without a queue."""
+    """Pending work, stored in the simplest way without a queue."""
 
     payload = ndb.TextProperty()
     is_claimed = ndb.BooleanProperty(default=False)
@@ -248,30 +248,30 @@ def windows(bench: Bench) -> Iterator[Compared]:
     pipeline = PUSHED[BATCH]
 
     def push_all() -> None:
-        for first in range(0, RECORDS, BATCH):
-            part = enumerate(events(RECORDS)[first : first + BATCH], first)
+        for start in range(0, RECORDS, BATCH):
+            part = enumerate(events(RECORDS)[start : start + BATCH], start)
             push(
                 bench,
                 pipeline,
-                [PushedRecord(f"{n}", {"key": each.key}, each.at) for n, each in part],
+                [PushedRecord(f"{n}", {"key": event.key}, event.at) for n, event in part],
             )
         pipeline.close(bench.clients, "in")
 
     def enqueue_all() -> None:
         part: Sequence[Any] = events(RECORDS)[:PLAIN_ITEMS]
-        count_each.enqueue_many(bench.clients, [Arrived(*each) for each in part])
+        count_each.enqueue_many(bench.clients, [Arrived(*event) for event in part])
 
     ours = spend(bench, RECORDS, push_all)
     check_windows(bench, pipeline, RECORDS)
     plain = spend(bench, PLAIN_ITEMS, enqueue_all)
     with bench.clients.context():
         check("tasks", sum(row.count for row in BenchCount.query().fetch()), PLAIN_ITEMS)
-    what = f"records in pushes of {BATCH}, one stage"
-    yield Compared("streams", what, ours, "a task and a transaction each", plain)
+    subject = f"records in pushes of {BATCH}, one stage"
+    yield Compared("streams", subject, ours, "a task and a transaction each", plain)
 
 
 def steps(bench: Bench) -> Iterator[Compared]:
-    """Take things through five steps that write a row each."""
+    """Run flows of five steps that write a row each."""
     spent = {}
     for prefix, path in (("f", "/bench/start/commits/f"), ("h", "/bench/by-hand/h")):
         start = partial(_get, bench, f"{path}?count={THINGS}")
@@ -280,12 +280,12 @@ def steps(bench: Bench) -> Iterator[Compared]:
         with bench.clients.context():
             rows = ndb.get_multi([ndb.Key(BenchRow, name) for name in names])
         check("steps", sum(row is not None for row in rows), len(names))
-    what = f"steps that write a row, {STEPS} a flow, its start and end included"
-    yield Compared("flows", what, spent["f"], "a task and a transaction a step", spent["h"])
+    subject = f"steps that write a row, {STEPS} a flow, its start and end included"
+    yield Compared("flows", subject, spent["f"], "a task and a transaction a step", spent["h"])
 
 
 def pages(bench: Bench) -> Iterator[Compared]:
-    """Show a front page, cached for two seconds and not."""
+    """Show a front page, cached for two seconds and uncached."""
     with bench.clients.context():
         entities = posts()
         for start in range(0, len(entities), 200):
@@ -293,8 +293,8 @@ def pages(bench: Bench) -> Iterator[Compared]:
     cached = partial(paced, bench.port, "/bench/cached", CLIENTS, PAGES_PER_S, range(PAGES_SHOWN))
     bare = partial(counted, bench.port, "/bench/bare", 1, range(PLAIN_ITEMS))
     ours, plain = spend(bench, PAGES_SHOWN, cached), spend(bench, PLAIN_ITEMS, bare)
-    what = f"a page of ten posts, {PAGES_PER_S} a second, kept for 2 s"
-    yield Compared("query_cache", what, ours, "not cached", plain)
+    subject = f"a page of ten posts, {PAGES_PER_S} a second, kept for 2 s"
+    yield Compared("query_cache", subject, ours, "not cached", plain)
 
 
 STACKS = (

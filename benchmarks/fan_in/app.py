@@ -1,10 +1,10 @@
-"""The app that is measured: a save of a source, and the update of its group's row, in four ways.
+"""The measured app: a save of a source, and the update of its group's row, in four designs.
 
-folds   a view whose rows are written as updates come; what waits is folded together
-paced   the same view as it is declared by default: a busy row is written once a second
+folds   a view whose rows are written as updates arrive; pending updates are folded together
+paced   the same view with the default declaration: a busy row is written once a second
 talk    the talk's transactional sequence, taken literally: a marker for each source in each group,
-        a task for each update. Its task cannot join the transaction any more, so it may be lost;
-        its limit of one task a second is left out.
+        a task for each update. Its task cannot join the transaction any more, so it may be lost.
+        The talk's limit of one task a second is left out.
 inline  one transaction for the source and the row of its group: the naive design
 """
 
@@ -34,7 +34,7 @@ class Gathered(_Source):
     """A source of the view without a pace."""
 
 
-class Told(_Source):
+class Paced(_Source):
     """A source of the view whose rows are paced."""
 
 
@@ -43,7 +43,7 @@ class Student(_Source):
 
 
 class Inlined(_Source):
-    """A source that is saved with its group's row."""
+    """A source saved together with its group's row."""
 
 
 class ByGroup(View):
@@ -58,18 +58,18 @@ class ByGroup(View):
 
 
 class PacedByGroup(View):
-    """The number of a group's sources, each row written at the rate of the service."""
+    """The number of a group's sources, with rows written at the service's sustained rate."""
 
-    source = Told
+    source = Paced
 
     @staticmethod
-    def contributions(source: Told) -> Contributions:
+    def contributions(source: Paced) -> Contributions:
         return {source.group: {}}
 
 
 GROUPS = {
     "folds": (Gathered, ViewGroup("gathered", ByGroup, queue="bench"), ByGroup),
-    "paced": (Told, ViewGroup("paced", PacedByGroup, queue="bench"), PacedByGroup),
+    "paced": (Paced, ViewGroup("paced", PacedByGroup, queue="bench"), PacedByGroup),
 }
 
 
@@ -77,7 +77,7 @@ GROUPS = {
 
 
 class Marker(ndb.Model):
-    """The progress of a source; or, under a group's name, the progress that the group has seen."""
+    """The progress of a source, or, under a group's name, the progress known to the group."""
 
     sequence = ndb.IntegerProperty(indexed=False, default=0)
     present = ndb.BooleanProperty(indexed=False)
@@ -91,7 +91,7 @@ class GroupCount(ndb.Model):
 
 @dataclass(frozen=True)
 class Present:
-    """A source is in a group, or not any more."""
+    """A change by which a source joins or leaves a group."""
 
     student: str
     group: int
@@ -101,7 +101,7 @@ class Present:
 
 @task("/tasks/bench/apply", queue="bench")
 def apply(clients: Clients, args: Present) -> None:
-    """Apply it to the group, unless the group knows of a later change."""
+    """Apply the change to the group, unless the group knows of a later change."""
     transact(lambda: _applied(args))
 
 
@@ -112,29 +112,29 @@ def _applied(args: Present) -> None:
     group, marker = group or GroupCount(key=group_key), marker or Marker(key=marker_key)
     if marker.sequence >= args.sequence:
         return
-    old, marker.present = marker.present, args.present
+    was_present, marker.present = marker.present, args.present
     marker.sequence = args.sequence
-    group.count += int(args.present) - int(bool(old))
+    group.count += int(args.present) - int(bool(was_present))
     ndb.put_multi([group, marker])
 
 
-def update(clients: Clients, id_: str, new: int) -> None:
-    """Save a source and enqueue what follows."""
+def update(clients: Clients, id_: str, group: int) -> None:
+    """Save a source and enqueue the changes of its groups."""
     student, marker = ndb.get_multi([ndb.Key(Student, id_), ndb.Key(Marker, id_)])
-    old = student.group if student else None
+    old_group = student.group if student else None
     marker = marker or Marker(id=id_)
     marker.sequence += 1
-    ndb.put_multi([Student(id=id_, group=new), marker])
-    apply.enqueue(clients, Present(id_, new, marker.sequence, present=True))
-    if old is not None:
-        apply.enqueue(clients, Present(id_, old, marker.sequence, present=False))
+    ndb.put_multi([Student(id=id_, group=group), marker])
+    apply.enqueue(clients, Present(id_, group, marker.sequence, present=True))
+    if old_group is not None:
+        apply.enqueue(clients, Present(id_, old_group, marker.sequence, present=False))
 
 
 # The naive design
 
 
 class GroupTotal(ndb.Model):
-    """A row that is written by each save."""
+    """A row that each save writes."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
 
@@ -142,14 +142,14 @@ class GroupTotal(ndb.Model):
 def save_inline(source: Inlined) -> None:
     """Save a source and count it in its group, once."""
     total_key = ndb.Key(GroupTotal, source.group)
-    known, total = ndb.get_multi([source.key, total_key])
-    if known is None:
+    stored, total = ndb.get_multi([source.key, total_key])
+    if stored is None:
         total = total or GroupTotal(key=total_key)
         total.count += 1
         ndb.put_multi([source, total])
 
 
-# The rows of the designs that are no views.
+# The rows of the designs without views.
 ROW_KINDS = {"talk": GroupCount, "inline": GroupTotal}
 
 

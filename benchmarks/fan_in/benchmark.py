@@ -1,9 +1,9 @@
 """Folded views: updates of two hot rows and of a hundred, against the talk's code, in one run.
 
-How the designs differ: benchmarks/fan_in/app.py. Looks at the rows share the two cores, so there is
-none before the last save of a run that goes as fast as it can. The first runs are not measured: in
-these the emulator is compiled. An emulator has no limit for the writes of one
-row; on the service a row takes about one a second for long, and only what gathers gets past that.
+benchmarks/fan_in/app.py explains the designs. Polls of the rows compete for the two cores, so a
+run at full speed has none before its last save. The first runs are not measured, as Java compiles
+the emulator then. The emulator has no limit on the writes of one row. The service sustains about
+one a second per row, and only designs that gather updates exceed this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DESIGNS = ("folds", "talk")
 # Updates a second against the talk's code, by the number of rows.
 TARGETS = {2: 6.0, 100: 3.0}
 MAX_LAG_S = 0.3
-MAX_WRITES = 3.0  # An update over a hundred rows, its save included.
+MAX_WRITES = 3.0  # For an update over a hundred rows, including its save.
 ROWS = (2, 100)
 CLIENTS = 8
 SAVES = 240
@@ -39,10 +39,10 @@ TIMEOUT_S = 120.0
 
 @dataclass
 class Run:
-    """Some saves and what became of them."""
+    """Some saves and their visibility over time."""
 
     load: Load
-    seen: list[tuple[float, int]]  # Seconds from the beginning, and how many were visible.
+    seen: list[tuple[float, int]]  # Seconds from the start, and visible saves.
     writes: int
 
     @property
@@ -55,7 +55,7 @@ class Run:
         return self.saves / self.seen[-1][0]
 
     def lags_s(self) -> list[float]:
-        """Return how long after the n-th save n were visible, for each n."""
+        """Return for each n the seconds from the n-th save until n saves were visible."""
         visible = iter(self.seen)
         at, count = next(visible)
         lags = []
@@ -90,20 +90,20 @@ def _compared(bench: Bench, rows: int) -> Iterator[Result]:
     lags = [percentile(run.lags_s(), 0.5) for run in slow["folds"]]
     yield _most(f"lag_p50_s_over_{rows}_rows", lags, "s", "50 saves a second", MAX_LAG_S)
     writes = [run.writes / run.saves for run in runs["folds"]]
-    most = MAX_WRITES if rows == max(ROWS) else None
-    yield _most(f"writes_per_update_over_{rows}_rows", writes, "writes", "save included", most)
+    target = MAX_WRITES if rows == max(ROWS) else None
+    yield _most(f"writes_per_update_over_{rows}_rows", writes, "writes", "save included", target)
 
 
 def _alternating(act: Callable[[str], Run], rounds: int) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {design: [] for design in DESIGNS}
     for _ in range(rounds):
-        for design, found in runs.items():
-            found.append(act(design))
+        for design, results in runs.items():
+            results.append(act(design))
     return runs
 
 
 def _most(name: str, figures: list[float], unit: str, versus: str, target: float | None) -> Result:
-    """Return the median of some figures, which should be at most the target."""
+    """Return the median of some figures, with the target as its upper bound."""
     median, raw = statistics.median(figures), {"quartiles": quartiles(figures)}
     return Result(f"fan_in_views.{name}", median, unit, versus, target, at_least=False, raw=raw)
 
@@ -114,7 +114,7 @@ def _ratio(
     figure: Callable[[Run], float],
     target: float | None = None,
 ) -> Result:
-    """Return a figure of ours against that of the talk's code."""
+    """Return the ratio of our figure to the talk's code's."""
     ours, theirs = ([figure(run) for run in runs[design]] for design in DESIGNS)
     return Result(
         f"fan_in_views.{name}",
@@ -158,15 +158,15 @@ def _watched(
     *,
     is_watched_after: bool = False,
 ) -> Run:
-    """Save, and look until all is visible.
+    """Save, and poll the rows until all saves are visible.
 
     Args:
-        is_watched_after: Look when all saves have been answered, and not before.
+        is_watched_after: Whether to poll only after all saves have been answered.
 
     Raises:
-        RuntimeError: it is not within TIMEOUT_S, or there is more.
+        RuntimeError: too few saves are visible within TIMEOUT_S, or too many.
     """
-    before, writes = visible(bench, design, rows), bench.cost().writes
+    start_count, writes = visible(bench, design, rows), bench.cost().writes
     loads: list[Load] = []
     clients = threading.Thread(target=lambda: loads.append(act(f"/bench/{design}/{rows}/{{}}")))
     clients.start()
@@ -175,13 +175,13 @@ def _watched(
     looks: list[tuple[float, int]] = []
     ends_at = time.time() + TIMEOUT_S
     while not looks or looks[-1][1] < saves:
-        looks.append((time.time(), visible(bench, design, rows) - before))
+        looks.append((time.time(), visible(bench, design, rows) - start_count))
         if time.time() > ends_at:
             raise RuntimeError(f"{design}: {looks[-1][1]} of {saves} updates are visible")
         time.sleep(LOOK_EVERY_S)
     clients.join()
     bench.queue.wait_idle(TIMEOUT_S)
-    if visible(bench, design, rows) - before != saves:
+    if visible(bench, design, rows) - start_count != saves:
         raise RuntimeError(f"{design}: more updates are visible than were made")
     (load,) = loads
     seen = [(at - load.began, count) for at, count in looks]
@@ -189,12 +189,12 @@ def _watched(
 
 
 def visible(bench: Bench, design: str, rows: int) -> int:
-    """Return how many sources the rows count."""
+    """Return the number of sources that the rows count."""
     groups = range(rows * SPREAD, rows * SPREAD + rows)
     with bench.clients.context():
         if design in ROW_KINDS:
-            found = ndb.get_multi([ndb.Key(ROW_KINDS[design], group) for group in groups])
-            return sum(row.count for row in found if row)
+            counts = ndb.get_multi([ndb.Key(ROW_KINDS[design], group) for group in groups])
+            return sum(row.count for row in counts if row)
         _, views, view = GROUPS[design]
-        wanted = {(group,) for group in groups} | set(groups)
-        return sum(row.count for row in views.read(bench.clients, view).rows if row.name in wanted)
+        names = {(group,) for group in groups} | set(groups)
+        return sum(row.count for row in views.read(bench.clients, view).rows if row.name in names)

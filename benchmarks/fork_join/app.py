@@ -1,11 +1,11 @@
-"""The app that is measured: additions to one sum, done in several ways.
+"""The measured app: additions to one sum, in several designs.
 
 fork-join  through the queue, with a period of one second
 at-once    the same with period 0
 in-memory  folded in the process, flushed every quarter of a second
 inline     (a) one transaction for each addition, on the sum itself
 slides     (b) the talk's code, taken literally
-put        (c) a bare put of the addition and nothing else: the limit
+put        (c) a bare put of the addition and nothing else: the upper bound
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class BenchSum(ndb.Model):
 
 
 class BareAddition(ndb.Model):
-    """An addition that nobody folds."""
+    """An addition that is never folded."""
 
     amount = ndb.IntegerProperty(indexed=False)
 
 
 @dataclass(frozen=True)
 class Addition:
-    """An addition, or `items` of them folded."""
+    """An addition, or the sum of `items` additions."""
 
     amount: int
     items: int = 1
@@ -96,7 +96,7 @@ class SlideJoin:
 
 
 class Slides:
-    """The talk's fork-join queue: an index and a lock in memcached, works found by their index."""
+    """The talk's fork-join queue: an index and a lock in memcached, work items queried by index."""
 
     page = 200
 
@@ -107,7 +107,7 @@ class Slides:
         )
 
     def insert(self, clients: Clients, delta: int) -> bool:
-        """Insert an item; False: this batch is closed, try again."""
+        """Insert an item, or return False if this batch is closed and the caller must retry."""
         index = self._index()
         lock = f"slides-lock-{index}"
         self.memcache.add(lock, str(2**16))
@@ -121,14 +121,14 @@ class Slides:
         return True
 
     def _index(self) -> int:
-        found = self.memcache.get("slides-index")
-        if found is None:
+        index = self.memcache.get("slides-index")
+        if index is None:
             self.memcache.add("slides-index", "1")
-            found = self.memcache.get("slides-index")
-        return int(found)
+            index = self.memcache.get("slides-index")
+        return int(index)
 
     def join(self, args: SlideJoin) -> None:
-        """Close a batch, wait for its writers, add its items up, delete them."""
+        """Close a batch, wait for its writers, sum its items up, and delete them."""
         if not args.cursor:
             self.memcache.incr("slides-index", 1)
             lock = f"slides-lock-{args.index}"

@@ -1,8 +1,8 @@
 """Fork-join queues: additions to one sum, against rival designs, in one run on one stack.
 
-Over HTTP, by 1 to 64 clients on kept connections, against gunicorn as the dev server runs it. The
-clients (benchmarks/harness/load.py), Cloud Tasks and the Datastore emulator are processes of their
-own, but share the machine with it. How the designs differ: benchmarks/fork_join/app.py.
+1 to 64 clients send requests over persistent HTTP connections to gunicorn, as the dev server runs
+it. The clients (benchmarks/harness/load.py), Cloud Tasks and the Datastore emulator are processes
+of their own on the same machine. benchmarks/fork_join/app.py explains the designs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TARGETS = {
     ("fork-join", "put", 64): 2.0,
     ("fork-join", "inline", 32): 10.0,
 }
-# The talk's table: items a second, and how long an insert took on App Engine in 2010.
+# The talk's table: items a second, and milliseconds of an insert on App Engine in 2010.
 TALK = {22: 223, 76: 258}
 TIMEOUT_S = 120
 BELOW_HTTP = 8
@@ -52,20 +52,20 @@ def measure() -> Iterator[Result]:
         yield from _below_http(bench)
 
 
-# As fast as it goes
+# At full speed
 
 
 def _rates(bench: Bench) -> Iterator[Result]:
-    """Compare accepted items a second, and how long an insert takes."""
+    """Compare the designs' accepted items a second, and the time of a lone insert."""
     for clients in CLIENTS:
         loads: dict[str, list[Load]] = {design: [] for design in DESIGNS}
         for _ in range(ROUNDS):
-            for design, found in loads.items():
-                before = folded(bench, design)
+            for design, results in loads.items():
+                start_total = folded(bench, design)
                 load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
                 bench.settle(TIMEOUT_S)
-                _check(design, folded(bench, design) - before, len(load.latencies_s))
-                found.append(load)
+                _check(design, folded(bench, design) - start_total, len(load.latencies_s))
+                results.append(load)
         for design in DESIGNS:
             for rival in RIVALS:
                 if design != rival and (rival == "put" or design == "fork-join"):
@@ -87,16 +87,16 @@ def _compared(loads: dict[str, list[Load]], design: str, rival: str, clients: in
 
 
 def _latency(
-    name: str, ours: Sequence[Load], theirs: Sequence[Load], most: float | None, **raw: object
+    name: str, ours: Sequence[Load], theirs: Sequence[Load], target: float | None, **raw: object
 ) -> Result:
-    """Compare how long an insert takes, and how long a bare put."""
+    """Compare the time of an insert with the time of a bare put."""
     ours_ms, theirs_ms = ([load.ms(0.5) for load in loads] for loads in (ours, theirs))
     return Result(
         name,
         statistics.median(ours_ms) / statistics.median(theirs_ms),
         "ratio",
         "a bare put's",
-        most,
+        target,
         at_least=False,
         raw={"ours_ms": quartiles(ours_ms), "theirs_ms": quartiles(theirs_ms), **raw},
     )
@@ -112,7 +112,7 @@ def _check(design: str, folded: int, accepted: int) -> None:
 
 
 def _full_load(bench: Bench) -> Iterator[Result]:
-    """Count what an item asks of the services when each thread of the app is busy."""
+    """Count the operations of an item when each thread of the app is busy."""
     for design in ("fork-join", "at-once"):
         load = partial(closed, bench.port, f"/bench/{design}", FULL_LOAD, 4.0)
         counted = _count(bench, design, load)
@@ -157,13 +157,13 @@ def _bill(
     counted: Counted, prefix: str, suffix: str, targets: dict[str, float]
 ) -> Iterator[Result]:
     figures = {field.name: getattr(counted.cost, field.name) for field in fields(Cost)}
-    for what, spent in {**figures, "cache_operations": counted.cached}.items():
+    for operation, spent in {**figures, "cache_operations": counted.cached}.items():
         yield Result(
-            f"{prefix}{what}_per_item_{suffix}",
+            f"{prefix}{operation}_per_item_{suffix}",
             spent / counted.items,
             "operations",
             "one key",
-            targets.get(what),
+            targets.get(operation),
             at_least=False,
             raw={"items": counted.items},
         )
@@ -173,17 +173,17 @@ def _bill(
 
 
 def _paced(bench: Bench) -> Iterator[Result]:
-    """Compare how long an insert takes at the talk's rates; count what it asks for."""
+    """Compare the time of an insert at the talk's rates, and count its operations."""
     for per_s, talk_ms in TALK.items():
         loads: dict[str, list[Load]] = {"put": [], "fork-join": [], "at-once": []}
         for _ in range(ROUNDS):
-            for design, found in loads.items():
-                found.append(_at(bench, design, per_s, 4.0))
+            for design, results in loads.items():
+                results.append(_at(bench, design, per_s, 4.0))
                 bench.settle(TIMEOUT_S)
         for design in ("fork-join", "at-once"):
             name = f"fork_join.{design.replace('-', '_')}_p50_at_{per_s}_per_s"
-            most = 1.5 if (design, per_s) == ("fork-join", 76) else None
-            yield _latency(name, loads[design], loads["put"], most, talk_2010_ms=talk_ms)
+            target = 1.5 if (design, per_s) == ("fork-join", 76) else None
+            yield _latency(name, loads[design], loads["put"], target, talk_2010_ms=talk_ms)
     counted = _count(bench, "fork-join", lambda: _at(bench, "fork-join", 76, 10.0))
     targets = {"writes": 2.1, "tasks": 0.02}
     yield from _bill(counted, "fork_join.fork_join_", "at_76_per_s", targets)
@@ -198,7 +198,7 @@ def _at(bench: Bench, design: str, per_s: int, seconds: float) -> Load:
 
 
 def _below_http(bench: Bench) -> Iterator[Result]:
-    """Compare the in-memory fan-in with a bare put, eight threads in this process."""
+    """Compare the in-memory fan-in with a bare put, on eight threads of this process."""
 
     def per_s(act: Callable[[], object], seconds: float) -> float:
         counts: list[int] = []
@@ -236,7 +236,7 @@ def _below_http(bench: Bench) -> Iterator[Result]:
     )
 
 
-# What became of it
+# The sum
 
 
 def _sum(bench: Bench, design: str) -> tuple[int, int]:

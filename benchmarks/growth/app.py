@@ -1,8 +1,8 @@
-"""The apps that are measured as what they hold grows.
+"""The apps whose data grows during the measurements.
 
-demos     all that the demos have, parties among it
-views     for each size a kind of source, and a view of it with a row for every ten
-streams   records of so many keys, two of each; and records that are counted in so many intervals
+demos     all demos, including the parties
+views     for each size a kind of source, and a view of it with a row for every ten sources
+streams   records of a number of keys, two per key, and records counted in a number of intervals
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSour
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SOURCES_A_ROW = 10
-INTERVALS = (1, 4, 16, 64)  # More are not declared: they come from splits.
+INTERVALS = (1, 4, 16, 64)  # A declaration has no more; splits create them.
 RECORDS_A_KEY, PULLED_AT_ONCE = 2, 100
 INTERVALS_KEYS = 10_000
-# What warms up.
+# For the warm-up.
 WARM_KEYS, WARM_ROUNDS, WARM_SOURCES = 5_000, 2, 100
 FIRST_MS = 1_735_732_800_000
 
@@ -65,7 +65,7 @@ BUILDS = ViewMaintenance(GROUP, queue="bench")
 
 
 def source(size: int, number: int) -> Grown:
-    """Return a source; the same number makes the same one."""
+    """Return a source, which only depends on size and number."""
     kind, _ = VIEWS[size]
     spread = f"{(number * 2654435761) % 2**32:08x}"
     return kind(id=spread, row=number % (size // SOURCES_A_ROW), points=number % 97)
@@ -95,7 +95,7 @@ class Seen(Computation):
 
 
 def _read(keys: int, clients: Clients, position: int | None, limit: int) -> Pulled:
-    """Return the next records: all keys once, spread over all intervals, then all of them again."""
+    """Return the next records: all keys, spread over all intervals, and then all keys again."""
     begin, count = position or 0, RECORDS_A_KEY * keys
     end = min(begin + min(PULLED_AT_ONCE, limit), count)
     part = [({"key": f"k{n % keys}"}, FIRST_MS + n) for n in range(begin, end)]

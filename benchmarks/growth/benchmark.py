@@ -1,13 +1,13 @@
-"""Growth: what an item costs when there are a thousand of them, and when there are many more.
+"""Growth: the cost of an item among a thousand items, compared with its cost among many more.
 
-Operations and bytes are those of the app and Datastore, by the app's meter; time is from the start
-until no task is left. Processor time says who took it: the app's workers, the store, or this
-process, which runs the queue and the mail server. The store is one in memory (benchmarks/memory):
-an emulator reads all rows of a kind for each query, so its time grows by itself, as
-`python -m benchmarks.growth.emulators` shows.
+The app's meter counts operations and the bytes between app and Datastore; time is from the start
+until no task is left. Processor time is split by role: the app's workers, the store, and this
+process, which runs the queue and the mail server. The store keeps its rows in memory
+(benchmarks/memory). An emulator reads all rows of a kind for each query, so its time would grow in
+any case, as `python -m benchmarks.growth.emulators` shows.
 
-A figure is the most by which it grew from one size to a larger one: 1 is flat, below 1 it fell. The
-sizes of a load share a stack, the smallest first, behind some that are not measured.
+A result is the largest growth of a figure from one size to a larger one: 1 is flat, and below 1 the
+figure fell. The sizes of a load share a stack, in ascending order after an unmeasured warm-up.
 """
 
 from __future__ import annotations
@@ -53,40 +53,41 @@ BYTES = {"BENCH_BYTES": "1"}
 
 @dataclass(frozen=True)
 class Load:
-    """A measurement at some sizes, and the largest of them by default.
+    """A measurement at some sizes.
 
     Attributes:
-        results: The beginnings of its results' names.
+        results: The prefixes of its results' names.
+        largest: The largest size by default.
     """
 
     results: Sequence[str]
     measure: Callable[[Sequence[int]], Iterator[Result]]
-    most: int
+    largest: int
     sizes: Sequence[int] = SIZES
 
-    def chosen(self, most: int | None) -> Sequence[int]:
-        return [size for size in self.sizes if size <= (most or self.most)]
+    def chosen(self, largest: int | None) -> Sequence[int]:
+        return [size for size in self.sizes if size <= (largest or self.largest)]
 
 
-def measure(most: int | None = None, names: Sequence[str] = ()) -> Iterator[Result]:
-    """Measure all loads, or those of which a result is asked for.
+def measure(largest: int | None = None, names: Sequence[str] = ()) -> Iterator[Result]:
+    """Measure all loads, or only the loads of requested results.
 
     Args:
-        most: The most items of each load; None: as many as take some minutes.
-        names: Beginnings of results' names; none, or "growth" alone: all loads.
+        largest: The largest number of items of each load; None: as many as take some minutes.
+        names: Prefixes of results' names; none, or "growth" alone: all loads.
     """
-    asked = [name.removeprefix("growth").removeprefix(".") for name in names]
+    prefixes = [name.removeprefix("growth").removeprefix(".") for name in names]
     for load in LOADS:
-        found = any(result.startswith(name) for result in load.results for name in asked)
-        if not asked or found:
-            yield from load.measure(load.chosen(most))
+        is_requested = any(result.startswith(name) for result in load.results for name in prefixes)
+        if not prefixes or is_requested:
+            yield from load.measure(load.chosen(largest))
 
 
 # Continuations
 
 
 def _continuations(sizes: Sequence[int]) -> Iterator[Result]:
-    """Walk over items with an effect that does nothing."""
+    """Walk over items with an empty effect."""
     with open_testbed(
         "benchmarks.continuations.app:serve()", emulator=STORE, environment=BYTES
     ) as bench:
@@ -124,7 +125,7 @@ def _put(bench: Bench, count: int, entity: Callable[[int], Any]) -> None:
 
 
 def _rebuilds(sizes: Sequence[int]) -> Iterator[Result]:
-    """Build a view of sources that nobody has seen yet."""
+    """Build a view of sources that no view has seen yet."""
     with open_testbed(
         "benchmarks.growth.app:serve_views()",
         emulator=STORE,
@@ -188,7 +189,7 @@ def _batch(bench: Bench, size: int) -> Spent:
 
 
 def _streams(sizes: Sequence[int]) -> Iterator[Result]:
-    """Count records, by how many keys they have, and in how many intervals."""
+    """Count records, for several numbers of keys and of intervals."""
     with open_testbed(
         "benchmarks.growth.app:serve_streams()", emulator=STORE, environment=BYTES
     ) as bench:

@@ -1,7 +1,7 @@
-"""The time that a query of 100 results takes an emulator, by the rows of its kind.
+"""The time of an emulator's query of 100 results, by the number of rows of its kind.
 
-`python -m benchmarks.growth.emulators` asks the emulators, and the store in memory that growth is
-measured on, for 100 of 1,000 rows of a key range while the kind grows around them.
+`python -m benchmarks.growth.emulators` queries the emulators, and the in-memory store of the
+measurements of growth, for 100 of 1,000 rows of a key range while the kind grows around them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ScannedRow(ndb.Model):
 
 
 def measure(kind: str, sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """Yield for each size how many milliseconds a query took, the median of five."""
+    """Yield for each size the milliseconds of a query, as the median of five."""
     stored = 0
     with open_store(kind) as address:
         client = open_datastore(PROJECT, emulator=address)

@@ -1,4 +1,4 @@
-"""Parties that grow: their mails, and their page, which somebody looks at meanwhile."""
+"""Parties that grow: their mails, and the polls of their page during the mailing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SIZES = (1_000, 10_000, 99_000)  # A list has at most 100,000 rows.
 WARM = 300
 WHEN = datetime.datetime(2030, 5, 1, 19, 30)  # noqa: DTZ001  As its form has it.
 DETAILS = PartyDetails("Garden party", "Brett", "Roof", WHEN)
-# As the page's script does, where nobody tells it of changes.
+# The interval of the page's script when it gets no live updates.
 ASKS_AGAIN_S = 0.4
 POLLS = 10
 
 
 def measure(sizes: Sequence[int]) -> Iterator[Result]:
-    """Invite as many guests and tell them, on the stack and with the queues of the dev server."""
+    """Invite and mail as many guests as each size, on the stack and queues of the dev server."""
     with open_testbed(
         "benchmarks.growth.app:serve()",
         emulator=STORE,
@@ -38,24 +38,24 @@ def measure(sizes: Sequence[int]) -> Iterator[Result]:
         queue_yaml=(ROOT / "queue.yaml").read_text(),
         environment={"BENCH_BYTES": "1"},
     ) as bench:
-        _told(bench, WARM)
-        by_size = {size: _told(bench, size) for size in sizes}
-    invited = {size: each.invited.an_item() for size, each in by_size.items()}
+        _party(bench, WARM)
+        by_size = {size: _party(bench, size) for size in sizes}
+    invited = {size: party.invited.an_item() for size, party in by_size.items()}
     yield from growth_of("invitations", "a guest", invited, "guests")
-    told = {size: each.told.an_item() for size, each in by_size.items()}
-    yield from growth_of("mails", "a mail, with an open page", told, "guests")
-    polls = {size: each.polls() for size, each in by_size.items()}
+    mails = {size: party.mailed.an_item() for size, party in by_size.items()}
+    yield from growth_of("mails", "a mail, with an open page", mails, "guests")
+    polls = {size: party.polls() for size, party in by_size.items()}
     yield from growth_of("polls", "of the page", polls, "guests")
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A party whose guests were told."""
+class _Party:
+    """The cost of a party whose guests have got their mails."""
 
     invited: Spent
-    told: Spent
-    asked_s: Sequence[float]  # While the mails went out.
-    ended: Spent  # Of polls afterwards.
+    mailed: Spent
+    asked_s: Sequence[float]  # Durations of polls during the mailing.
+    ended: Spent  # Cost of polls after it.
 
     def polls(self) -> dict[str, float]:
         figures = self.ended.an_item()
@@ -66,8 +66,8 @@ class _Told:
         }
 
 
-def _told(bench: Bench, size: int) -> _Told:
-    """Invite guests and tell them, while somebody looks at the page."""
+def _party(bench: Bench, size: int) -> _Party:
+    """Invite guests and mail them, while a browser polls the page."""
     party_id, import_id = secrets.token_hex(16), secrets.token_hex(16)
     clients, guests = bench.clients, made_up_guests(size).encode()
 
@@ -88,24 +88,24 @@ def _told(bench: Bench, size: int) -> _Told:
     invited = spend(bench, "guests", size, invite)
     bench.relay.clear()
     with _page(bench, party_id) as page, page.asking():
-        told = spend(bench, "mails", size, tell)
+        mailed = spend(bench, "mails", size, tell)
     with clients.context():
         run_id = parties.party_of(party_id).sends[-1]["run_id"]
         check("mails", progress(run_id).totals.done, size)
     check("mails", bench.relay.count(), size)
-    return _Told(invited, told, page.asked_s, spend(bench, "polls", POLLS, ask))
+    return _Party(invited, mailed, page.asked_s, spend(bench, "polls", POLLS, ask))
 
 
 @dataclass
 class _Page:
-    """Somebody who looks at a party's page."""
+    """A browser with a party's page."""
 
     connection: http.client.HTTPConnection
     path: str
     asked_s: list[float] = field(default_factory=list)
 
     def ask(self) -> None:
-        """Ask for what changes by itself."""
+        """Get the live part of the page."""
         began = time.perf_counter()
         self.connection.request("GET", self.path)
         response = self.connection.getresponse()
@@ -116,7 +116,7 @@ class _Page:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Ask again and again."""
+        """Poll the live part during the block."""
         is_over = threading.Event()
 
         def look() -> None:

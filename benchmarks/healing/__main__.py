@@ -1,4 +1,4 @@
-"""Runs this benchmark by itself: `python -m benchmarks.healing`."""
+"""Runs this benchmark alone: `python -m benchmarks.healing`."""
 
 import os
 import sys

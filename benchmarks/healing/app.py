@@ -1,6 +1,6 @@
-"""The demo app with a pull queue; it reaches Cloud Tasks where HEALING_TASKS says: by a proxy.
+"""The demo app with a pull queue; HEALING_TASKS is the address of a proxy to Cloud Tasks.
 
-CHAOS_CLOCKS names a folder that moves the clocks of its processes.
+CHAOS_CLOCKS names a folder with the clock offsets of its processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORK = PullQueue("healing", max_deliveries=1000)
 
 
 def serve() -> Flask:
-    """Return the app; what gunicorn calls."""
+    """Return the app for gunicorn."""
     if proxy := os.environ.get("HEALING_TASKS"):
         os.environ["CLOUD_TASKS_EMULATOR_HOST"] = proxy
     settings, registry = DemoSettings.from_environment(os.environ), Registry(*APP.declared, WORK)

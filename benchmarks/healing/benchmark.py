@@ -1,8 +1,8 @@
 """The time from the last fault until everything is exact again, on the whole stack of `make run`.
 
-Writers add to every pattern without pause while a fault strikes; then they end, and the time counts
-until each is exact. A write without an answer is sent again with its key. Cron rests: what is
-measured is not the sweep of the next minute.
+Writers add to every pattern without pause during a fault. Then they end, and the time counts until
+each pattern is exact. A write without an answer is retried with its key. Cron is paused, so the
+result does not depend on the next sweep.
 
     python -m benchmarks.healing --emulators firestore --faults killed_worker cloud_tasks_away_14s
 """
@@ -38,10 +38,10 @@ from benchmarks.healing.loads import AllLoads
 from rollforward.local.services.standalone import datastore_emulator
 from rollforward.local.system import ports
 
-# The emulators are Java: in their first seconds each call takes several times as long as later.
+# The emulators run on Java, where calls are several times slower during the first seconds.
 WRITE_S, TROUBLE_S, STOPPED_S = 12.0, 8.0, 5.0
 MOST_S = 10.0
-# A killed worker is replaced in less.
+# A killed worker is replaced within this time.
 VICTIM_WITHIN_S = 20.0
 EMULATORS = ("datastore", "firestore")
 TARGET = "benchmarks.healing.app:serve"
@@ -49,7 +49,7 @@ TARGET = "benchmarks.healing.app:serve"
 
 @dataclass
 class Scene:
-    """A stack, and what stands between it and its services."""
+    """A stack, and the proxies between it and its services."""
 
     stack: Stack
     datastore: Proxy | None = None
@@ -58,30 +58,30 @@ class Scene:
 
     # Processes
 
-    def kill(self, most: int) -> None:
+    def kill(self, limit: int) -> None:
         """Kill workers of the app as a power cut would.
 
         Raises:
-            AssertionError: there is none, and none starts.
+            AssertionError: no worker is running, and none starts.
         """
-        until(lambda: self._kill(most), "no worker to kill", VICTIM_WITHIN_S)
+        until(lambda: self._kill(limit), "no worker to kill", VICTIM_WITHIN_S)
 
-    def _kill(self, most: int) -> bool:
+    def _kill(self, limit: int) -> bool:
         """Kill workers; return whether there were any."""
         killed = 0
-        with contextlib.suppress(psutil.NoSuchProcess):  # One ends meanwhile.
-            for worker in self._workers()[:most]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # A worker may just have ended.
+            for worker in self._workers()[:limit]:
                 worker.kill()
                 killed += 1
         return killed > 0
 
     def stop(self, name: str, seconds: float) -> None:
-        """Stop a process of the stack for a while: it is there, and silent.
+        """Suspend the processes of the stack with this name for some seconds.
 
         Raises:
-            AssertionError: there is none.
+            AssertionError: no process has the name.
         """
-        stopped = [each for each in self._children() if name in name_of(each)]
+        stopped = [child for child in self._children() if name in name_of(child)]
         assert stopped, f"no {name} to stop"
         for process in stopped:
             process.suspend()
@@ -98,12 +98,12 @@ class Scene:
     def _children(self) -> list[psutil.Process]:
         assert self.stack.process is not None
         children = psutil.Process(self.stack.process.pid).children(recursive=True)
-        return [each for each in children if _is_alive(each)]
+        return [child for child in children if _is_alive(child)]
 
     def _workers(self) -> list[psutil.Process]:
         """Return the processes that gunicorn has forked."""
-        serving = [each for each in self._children() if "gunicorn" in " ".join(_words(each))]
-        return [each for each in serving if _is_forked(each)]
+        serving = [child for child in self._children() if "gunicorn" in " ".join(_words(child))]
+        return [child for child in serving if _is_forked(child)]
 
     # Wires
 
@@ -127,14 +127,14 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def name_of(process: psutil.Process) -> str:
-    """Return the name of a process; "" if it has ended meanwhile."""
+    """Return the name of a process, or "" if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.name()
     return ""
 
 
 def _words(process: psutil.Process) -> list[str]:
-    """Return the command of a process; none if it has ended meanwhile."""
+    """Return the command of a process, or [] if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.cmdline()
     return []
@@ -150,10 +150,10 @@ def _is_forked(process: psutil.Process) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that strikes; `before` says which service a proxy stands before."""
+    """A fault to inject; `proxied` selects the proxy or the wire that it needs."""
 
     strike: Callable[[Scene], None]
-    before: str = ""
+    proxied: str = ""
 
 
 def _datastore(answer: Callable[..., bytes], share: float, method: str = "") -> Fault:
@@ -187,11 +187,11 @@ FAULTS = {
 def measure(
     emulators: Sequence[str] = EMULATORS, faults: Sequence[str] = tuple(FAULTS)
 ) -> Iterator[Result]:
-    """Measure each kind of fault once; the targets are for a machine with nothing else to do."""
+    """Measure each kind of fault once; the targets assume an otherwise idle machine."""
     for emulator in emulators:
         for name in faults:
-            with scene(emulator, FAULTS[name].before) as here:
-                healed = heal(here, FAULTS[name])
+            with scene(emulator, FAULTS[name].proxied) as stage:
+                healed = heal(stage, FAULTS[name])
             slowest_s = max(healed.values())
             versus = "from the end of the fault to exact"
             yield Result(
@@ -206,10 +206,10 @@ def measure(
 
 
 @contextlib.contextmanager
-def scene(emulator: str, before: str) -> Iterator[Scene]:
-    """Run a stack, with what a fault needs between it and its services."""
+def scene(emulator: str, proxied: str) -> Iterator[Scene]:
+    """Run a stack, with the proxy or wire that a fault needs."""
     start = partial(running, "--target", TARGET)
-    if before == "tasks":
+    if proxied == "tasks":
         port = str(ports.free_port())
         with (
             proxy_before(f"{ports.LOOPBACK}:{port}") as tasks,
@@ -218,14 +218,14 @@ def scene(emulator: str, before: str) -> Iterator[Scene]:
             ) as stack,
         ):
             yield Scene(stack, tasks=tasks)
-    elif before == "datastore":
+    elif proxied == "datastore":
         with (
             datastore_emulator(emulator) as real,
             proxy_before(real) as datastore,
             start(DATASTORE_EMULATOR_HOST=datastore.address) as stack,
         ):
             yield Scene(stack, datastore=datastore)
-    elif before == "wire":
+    elif proxied == "wire":
         with (
             datastore_emulator(emulator) as real,
             wire_before(real) as wire,
@@ -237,24 +237,24 @@ def scene(emulator: str, before: str) -> Iterator[Scene]:
             yield Scene(stack)
 
 
-def heal(here: Scene, fault: Fault) -> dict[str, float]:
+def heal(stage: Scene, fault: Fault) -> dict[str, float]:
     """Return the seconds from the end of a fault until each pattern was exact.
 
-    Writes that have begun until then are to be accepted and done.
+    A pattern is exact once all writes that began before have been accepted and done.
     """
-    here.stack.rest_cron()
-    loads = AllLoads(here.stack)
+    stage.stack.rest_cron()
+    loads = AllLoads(stage.stack)
     loads.open()
     with loads.writing():
         time.sleep(WRITE_S)
-        fault.strike(here)
+        fault.strike(stage)
         began = time.monotonic()
-    here.stack.rest_cron()
+    stage.stack.rest_cron()
     return loads.until_exact(began)
 
 
 def main() -> int:
-    """Measure what is asked for; 1 when a target is not met."""
+    """Measure the chosen faults, and return 1 if a result misses its target."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.healing")
     parser.add_argument("--emulators", nargs="+", default=EMULATORS, choices=EMULATORS)
     parser.add_argument("--faults", nargs="+", default=list(FAULTS), choices=list(FAULTS))

@@ -1,7 +1,7 @@
-"""Load on every pattern of the demo app, by its pages, and whether each is exact again.
+"""Load on every pattern of the demo app, by its pages, with checks of its exactness.
 
-Each writer repeats what was not accepted. What should be there is known from what was accepted,
-and what is there is read from Datastore, past the app.
+Each writer retries a write until it is accepted. The expected data follows from the accepted
+writes, and the checks read the actual data from Datastore, bypassing the app.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ LINE = '192.0.2.{} - - [{:%d/%b/%Y:%H:%M:%S} +0000] "GET /cakes/{} HTTP/1.1" 200
 
 @dataclass(frozen=True)
 class Account:
-    """Count of what a pattern accepted, and of how much of that is done.
+    """Counts of a pattern's accepted and done work.
 
     Attributes:
-        doubled: How much was done more than once, where once is promised.
-        is_still: Nothing moves: what is missing then is lost.
+        doubled: Work done more than once although the pattern promises once.
+        is_still: Whether nothing is in progress, so that missing work is lost.
     """
 
     accepted: int
-    found: int
+    done: int
     doubled: int = 0
     is_still: bool = True
 
@@ -77,7 +77,7 @@ class Account:
 
     @property
     def lost(self) -> int:
-        return self.accepted - self.found
+        return self.accepted - self.done
 
     @property
     def is_exact(self) -> bool:
@@ -85,35 +85,35 @@ class Account:
 
 
 class Load(Protocol):
-    """Writes to one pattern, and its truth."""
+    """A writer to one pattern that knows the expected data."""
 
     def open(self) -> None:
-        """Make what is written to."""
+        """Create the target of the writes."""
 
     def write(self, is_over: threading.Event) -> None:
-        """Write until it is over; what was begun is accepted then."""
+        """Write until it is over; on return every write that began has been accepted."""
 
     def account(self) -> Account:
-        """Return what was accepted, and how much of it is done."""
+        """Return the counts of accepted and done work."""
 
 
 @runtime_checkable
 class LooksAgain(Protocol):
-    """A load that leaves alone what was exact once."""
+    """A load whose account normally skips work that was exact before."""
 
     def look_again(self) -> None:
-        """Let the account judge all of it once more, as far as it is kept."""
+        """Let the account judge all work again that is still stored."""
 
 
 class Visitor:
-    """Sends forms until they are accepted, and looks into Datastore."""
+    """Sends forms until they are accepted."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.session = requests.Session()
 
     def send(self, page: str, path: str, form: Mapping[str, str], log: bytes = b"") -> None:
-        """Send a form of a page, with a file if there is one, until it is accepted."""
+        """Send a form of a page, with an optional log file, until it is accepted."""
         app = self.stack.where["app"]
 
         def send() -> requests.Response:
@@ -128,14 +128,14 @@ class Visitor:
 
 
 class Mails:
-    """A party whose guests are told of one change after the other."""
+    """A party whose guests get a mail about each of its changes."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor, self.clients = Visitor(stack), clients
         self.party = secrets.token_hex(16)
         self.page = f"/invitations/{self.party}"
         self.sends = 0
-        # A party keeps its last sends only.
+        # A party stores its latest sends only.
         self.done: set[str] = set()
 
     def open(self) -> None:
@@ -157,7 +157,7 @@ class Mails:
         return Account.counted(self.sends, len(self.done))
 
     def _is_done(self, run: str) -> bool:
-        """Whether a send has reached all guests but those that another send reaches."""
+        """Return whether a send has reached all guests, except the ones left to another send."""
         seen = progress(run)
         totals = seen.totals
         is_whole = totals.failed == 0 and totals.done + totals.skipped == GUESTS
@@ -178,7 +178,7 @@ class Quilts:
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor = Visitor(stack)
         self.open_quilts: list[str] = []
-        # The newest forty are kept.
+        # The app stores the newest forty.
         self.done = 0
 
     def open(self) -> None:
@@ -204,7 +204,7 @@ class Quilts:
 
 
 class Weblog:
-    """Access logs, a minute each, which a stream's windows count."""
+    """Access logs of a minute each, counted by a stream's windows."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.visitor, self.clients = Visitor(stack), clients
@@ -235,9 +235,9 @@ class Weblog:
 
 
 class Clicks:
-    """A sharded counter. The account is of sums of amounts.
+    """A sharded counter, whose account has sums of amounts.
 
-    The amounts differ, so that a lost click and another one that counts twice do not cancel out.
+    The amounts differ, so that a lost click and a click counted twice do not cancel out.
     """
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
@@ -263,7 +263,7 @@ class Clicks:
 
 
 class Sums:
-    """Sums by the API, a fork-join queue; and a school, whose bars are a view."""
+    """Sums by the API, which use a fork-join queue, and a school, whose bars are a view."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.books = Books(stack, Writers(amounts=1, students=1, pause_s=0.2))
@@ -281,15 +281,15 @@ class Sums:
         return replace(Account.counted(self.books.items, max(0, items)), is_still=is_sum)
 
     def bars(self) -> Account:
-        """Return the account of the students, as the bars of the view count them."""
+        """Return the account of the students, as counted by the bars of the view."""
         accepted = Counter(student.grade for student in self.books.students)
         counted = self.books.bars()
-        found, doubled = (accepted & counted).total(), (counted - accepted).total()
-        return Account(accepted.total(), found, doubled)
+        done, doubled = (accepted & counted).total(), (counted - accepted).total()
+        return Account(accepted.total(), done, doubled)
 
 
 class Leased:
-    """A pull queue of the benchmark's own, with leasers over HTTP that ack what they lease."""
+    """A pull queue of the benchmark's own, with leasers over HTTP that ack their leases."""
 
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self.stack, self.clients = stack, clients
@@ -321,8 +321,8 @@ class Leased:
     def _lease(self) -> None:
         while not self.is_over.is_set():
             with contextlib.suppress(requests.RequestException):
-                found = self._post("lease", {"limit": LEASED, "lease_s": 3})
-                if leases := found.json()["leases"] if found.ok else []:
+                answer = self._post("lease", {"limit": LEASED, "lease_s": 3})
+                if leases := answer.json()["leases"] if answer.ok else []:
                     self.leased |= {lease["id"] for lease in leases}
                     self._post("ack", {"tokens": [lease["token"] for lease in leases]})
             self.is_over.wait(LOOK_EVERY_S)
@@ -338,29 +338,31 @@ class Leased:
 
 
 class AllLoads:
-    """Every pattern at once, and more loads if there are any."""
+    """The loads of every pattern at once, and optional further loads."""
 
-    def __init__(self, stack: Stack, more: Sequence[Callable[[Stack, Clients], Load]] = ()) -> None:
+    def __init__(
+        self, stack: Stack, extra: Sequence[Callable[[Stack, Clients], Load]] = ()
+    ) -> None:
         with mock.patch.dict(os.environ, find(stack.where["console"]).environment):
             self.clients = main.open_clients(DemoSettings.from_environment(os.environ))
         sums = Sums(stack, self.clients)
-        kinds = (Mails, Quilts, Weblog, Clicks, Leased, *more)
-        others: list[Load] = [kind(stack, self.clients) for kind in kinds]
-        self._loads: list[Load] = [sums, *others]
+        kinds = (Mails, Quilts, Weblog, Clicks, Leased, *extra)
+        loads: list[Load] = [kind(stack, self.clients) for kind in kinds]
+        self._loads: list[Load] = [sums, *loads]
         self._looks = {type(load).__name__.lower(): (load, load.account) for load in self._loads}
         self._looks["grades"] = sums, sums.bars
         self._threads = futures.ThreadPoolExecutor(len(self._loads))
         self._writers: dict[Load, futures.Future[None]] = {}
 
     def open(self) -> None:
-        """Make what is written to."""
+        """Create the targets of all loads."""
         with self.clients.context():
             for load in self._loads:
                 load.open()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Write meanwhile; what was begun may be accepted later."""
+        """Run the writers during the block; writes that began may be accepted after it."""
         is_over = threading.Event()
         for load in self._loads:
             self._writers[load] = self._threads.submit(load.write, is_over)
@@ -370,9 +372,9 @@ class AllLoads:
             is_over.set()
 
     def until_exact(self, began: float) -> dict[str, float]:
-        """Return the seconds since `began` until all that a pattern accepted was done.
+        """Return for each pattern the seconds from `began` until all its accepted work was done.
 
-        It is GIVE_UP_S or more when that took longer.
+        GIVE_UP_S or more means that it took longer.
         """
         with futures.ThreadPoolExecutor(len(self._looks)) as threads:
             seconds = {
@@ -387,7 +389,7 @@ class AllLoads:
             return {name: account() for name, (_, account) in self._looks.items()}
 
     def look_again(self) -> None:
-        """Let the accounts judge once more what was exact before."""
+        """Let the accounts judge work again that was exact before."""
         with self.clients.context():
             for load in self._loads:
                 if isinstance(load, LooksAgain):

@@ -1,1 +1,1 @@
-"""Inserts over HTTP: lone ones, with and without keys, and batches."""
+"""Benchmark of inserts over HTTP: single ones, with and without keys, and batches."""

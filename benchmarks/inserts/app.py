@@ -1,4 +1,4 @@
-"""The app that is measured: the demo's own API of sums, and the requests that are sent to it."""
+"""The measured app: the demo's own API of sums, and the requests to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADDITION = '{"amount":1}'
 
 @dataclass(frozen=True)
 class Workload:
-    """A request: its path, and its body; "": it is a GET."""
+    """A request with its path and its body; an empty body makes it a GET."""
 
     path: str
     body: str = ""
@@ -42,7 +42,7 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 def serve() -> Flask:
-    """Return the demo app; it notes what it spends."""
+    """Return the demo app, which notes its costs."""
     app, clients = app_for(APP)
     with clients.context():
         sums.create(SUM)

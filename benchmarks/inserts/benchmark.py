@@ -1,7 +1,7 @@
-"""Inserts into a fork-join queue by the demo's API of sums, against the least that an app can do.
+"""Inserts into a fork-join queue by the demo's API of sums, against a minimal request.
 
-The clients are a process of their own. `/health/live` answers without a service, so it is what HTTP
-and Flask cost. The designs alternate, and each ratio is of one run.
+The clients are a process of their own. `/health/live` answers without a call to a service, so it
+measures the cost of HTTP and Flask. The designs alternate, and each ratio is from one run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Inserts:
     bench: Bench
 
     def load(self, name: str, clients: int, seconds: float) -> Load:
-        """Send a workload as fast as the answers come."""
+        """Send a workload in a closed loop."""
         workload = WORKLOADS[name]
         if not workload.body:
             return closed(self.bench.port, workload.path, clients, seconds)
@@ -49,13 +49,13 @@ class Inserts:
         )
 
     def checked(self, name: str, clients: int, seconds: float) -> Load:
-        """Do the same, and check that exactly what was accepted is in the sum."""
-        before = self.folded()
+        """Send a workload, and check that the sum has exactly the accepted items."""
+        start_total = self.folded()
         load = self.load(name, clients, seconds)
         self.bench.settle(TIMEOUT_S)
         accepted = len(load.latencies_s) * WORKLOADS[name].items
-        if self.folded() - before != accepted:
-            raise RuntimeError(f"{name}: {accepted} accepted, {self.folded() - before} folded")
+        if self.folded() - start_total != accepted:
+            raise RuntimeError(f"{name}: {accepted} accepted, {self.folded() - start_total} folded")
         return load
 
     def folded(self) -> int:
@@ -69,7 +69,7 @@ class Inserts:
 
 @contextmanager
 def open_inserts(workers: int = WORKERS) -> Iterator[Inserts]:
-    """Start the app and what it needs."""
+    """Start the app and its services."""
     with open_testbed("benchmarks.inserts.app:serve()", is_cached=True, workers=workers) as bench:
         inserts = Inserts(bench)
         for name in WORKLOADS:
@@ -100,7 +100,7 @@ def _rates(inserts: Inserts, clients: int) -> Iterator[Result]:
 
 
 def _spikes(inserts: Inserts) -> Result:
-    """Compare the slowest inserts of one client with the others, and the same of GETs."""
+    """Compare the slowest inserts of one client with the median, and do the same for GETs."""
     loads: dict[str, list[Load]] = {"insert": [], "live": []}
     for name, rounds in loads.items():
         rounds.extend(inserts.checked(name, 1, LONE_SECONDS) for _ in range(ROUNDS))
@@ -127,7 +127,7 @@ def _p99_to_p50(loads: Sequence[Load]) -> list[float]:
 
 
 def _batches(inserts: Inserts) -> Result:
-    """Count the items of batches that one process takes in a second."""
+    """Count the items of batches that one process accepts in a second."""
     loads = [inserts.checked("insert_batch", BATCH_CLIENTS, SECONDS) for _ in range(ROUNDS)]
     rates = [load.per_s * WORKLOADS["insert_batch"].items for load in loads]
     return Result(

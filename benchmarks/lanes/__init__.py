@@ -1,1 +1,1 @@
-"""Benchmark of lanes: what a task costs, its rate, and fairness under a flood."""
+"""Benchmark of lanes: the cost and the rate of tasks, and fairness under a flood."""

@@ -1,4 +1,4 @@
-"""The app that is measured: tasks that do nothing, in one line or in lanes.
+"""The measured app: tasks that do nothing, in one queue or in lanes.
 
 plain     tasks of Cloud Tasks, without a lane
 ordered   in a lane with an order: one task of a key at a time
@@ -34,13 +34,13 @@ def noop(number: int) -> None: ...
 
 @task("/tasks/bench/slow", queue="bench")
 def slow(number: int) -> None:
-    """Take a moment, as a call of a service does."""
+    """Sleep for a moment, as long as a call of a service."""
     time.sleep(FLOOD_TASK_S)
 
 
 @task("/tasks/bench/begin", queue="bench")
 def begin(name: str) -> None:
-    """Note the time."""
+    """Record the time."""
     LaneBegin(id=name, at=time.time()).put()
 
 
@@ -57,7 +57,7 @@ def serve() -> Flask:
 
     @app.get("/bench/add/<design>/<work>/<key>")
     def add(design: str, work: str, key: str) -> Any:
-        """Add so many tasks of a key."""
+        """Add tasks of a key, as many as the request's `count`."""
         declared = {"noop": noop, "slow": slow}[work]
         many = [declared.bind(number) for number in range(int(request.args["count"]))]
         lane = LANES[design](key) if design in LANES else None
@@ -66,7 +66,7 @@ def serve() -> Flask:
 
     @app.get("/bench/begin/<design>/<key>")
     def note_begin(design: str, key: str) -> Any:
-        """Add one task, which notes when it begins."""
+        """Add one task, which records the time of its start."""
         lane = LANES[design](key) if design in LANES else None
         begin.enqueue(clients, begin.bind(key), lane=lane)
         return "", 204

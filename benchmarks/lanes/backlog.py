@@ -2,13 +2,14 @@
 
     python -m benchmarks.lanes.backlog 100000         # backlogs of 1,000, 10,000 and 100,000 tasks
     python -m benchmarks.lanes.backlog 1000 100000    # 100,000 idle keys
-    make bench NAMES=lanes ITEMS=100000          # the same, behind the other figures of lanes
+    make bench NAMES=lanes ITEMS=100000          # the same, after the other figures of lanes
 
-Nothing is timed: operations are the same on a busy machine. Hints are delivered here, one after the
-other, until some hundred tasks of the key have run. So a figure is that of a task in the middle of
-its backlog, with its share of claims, looks and hints, and without the write that added it.
+Nothing is timed, as operations are the same on a busy machine. This process delivers hints one
+after the other until some hundred tasks of the key have run. So a figure describes a task in the
+middle of its backlog, with its share of claims, queries and hints, and without the write that added
+it.
 
-Keys whose tasks have all run are idle. Their lane is swept before they had any, and after.
+Keys whose tasks have all run are idle. Their lane is swept before they have any tasks, and after.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from rollforward.tasks import task
 TASK = "/tasks/bench/backlog"
 LANES = (Lane("bench-backlog-ordered", order=True), Lane("bench-backlog-shared"))
 SMALLEST, LARGEST, FACTOR = 1_000, 10_000, 10
-RUN = 500  # Tasks of each backlog.
+RUN = 500  # Tasks per backlog.
 IDLE = 1_000
-SWEEPS = 60  # An hour of them.
-# The emulator looks at all rows of a key to find its first ones.
+SWEEPS = 60  # An hour of sweeps.
+# The emulator scans all rows of a key to find its first ones.
 PATIENCE_S = 300
 COUNTED = ("writes", "reads", "query_reads", "tasks", "round_trips")
-# A task that was added by another call: its deletion, and its share of a claim.
+# For a task that another call has added: its deletion, and its share of a claim.
 MAX_WRITES = 1.2
-# A turn takes as many tasks as fit into half a second, so the machine has some part in a figure.
+# A turn takes as many tasks as fit into half a second, so figures depend on the machine a little.
 MAX_GROWTH = 1.2
 
 
 class WrongError(Exception):
-    """Tasks were lost, or keys have left rows: what they cost says nothing."""
+    """Tasks were lost, or idle keys have rows, so the cost is meaningless."""
 
 
 @dataclass
 class Hints:
-    """A queue that only keeps what is created, and counts it."""
+    """A queue that only stores and counts the created tasks."""
 
     waiting: deque[Message] = field(default_factory=deque)
     names: set[str] = field(default_factory=set)
@@ -80,7 +81,7 @@ class Hints:
 
 @dataclass
 class Stack:
-    """The clients of a process, what they have spent, and the numbers of the tasks that ran."""
+    """The clients of a process, their costs, and the numbers of the tasks that ran."""
 
     clients: Clients
     meter: Meter
@@ -92,7 +93,7 @@ class Stack:
         return self.meter.total() + queue
 
     def deliver(self, lane: Lane, until: int) -> None:
-        """Deliver hints until so many tasks have run, or no hint is left."""
+        """Deliver hints until a number of tasks have run, or no hint is left."""
         while self.hints.waiting and len(self.ran) < until:
             deliver(lane, self.clients, lane.task.read(self.hints.waiting.popleft().body))
 
@@ -115,11 +116,11 @@ def _stack() -> Iterator[Stack]:
 
 
 def measure(largest: int = LARGEST, idle: int = IDLE) -> Iterator[Result]:
-    """Count operations; yield the figures of each size, and by how much they grow.
+    """Count operations; yield the figures of each size, and their growth.
 
     Args:
-        largest: The most tasks that wait in a key.
-        idle: How many keys have had a task, which has run.
+        largest: The largest backlog of a key.
+        idle: The number of keys whose only task has run.
 
     Raises:
         WrongError: a task did not run, or ran twice, or an idle key has a row.
@@ -147,16 +148,16 @@ def _sizes(largest: int) -> list[int]:
 
 
 def _backlogs(stack: Stack, lane: Lane, sizes: Sequence[int]) -> Iterator[Result]:
-    """Let ever more tasks of one key wait, and count what some hundred of them cost."""
+    """Add growing backlogs to one key, and count the operations of some hundred tasks of each."""
     name = "ordered" if lane.order else "shared"
     costs: list[dict[str, float]] = []
     added = 0
     stack.ran.clear()
     _swept(stack, lane)  # It begins anywhere, since memcached knows no place.
     for size in sizes:
-        more = size - (added - len(stack.ran))
-        _add(stack, lane, "hot", range(added, added + more))
-        added += more
+        missing_count = size - (added - len(stack.ran))
+        _add(stack, lane, "hot", range(added, added + missing_count))
+        added += missing_count
         swept = _swept(stack, lane)
         costs.append(_run(stack, lane))
         for counted in COUNTED:
@@ -177,10 +178,10 @@ def _backlogs(stack: Stack, lane: Lane, sizes: Sequence[int]) -> Iterator[Result
         )
     stack.hints.waiting.clear()
     for counted in COUNTED:
-        first, last = costs[0][counted], costs[-1][counted]
+        low, high = costs[0][counted], costs[-1][counted]
         yield Result(
             f"lanes.{counted}_growth_{name}",
-            last / first if first else 1.0 + last,
+            high / low if low else 1.0 + high,
             "times",
             f"{sizes[-1]:,} tasks that wait, against {sizes[0]:,}",
             MAX_GROWTH,
@@ -193,8 +194,8 @@ def _add(stack: Stack, lane: Lane, key: str, numbers: range) -> None:
     def counted(number: int) -> None:
         stack.ran.append(number)
 
-    # A sweep of the next lane begins before it has tasks.
-    paths = {counted.path: counted, **{each.task.path: each.task for each in LANES}}
+    # A sweep of the next lane runs before that lane has tasks.
+    paths = {counted.path: counted, **{other.task.path: other.task for other in LANES}}
     stack.clients = replace(stack.clients, task_paths=paths)
     counted.enqueue_many(
         stack.clients, [counted.bind(number) for number in numbers], lane=lane(key)
@@ -202,10 +203,10 @@ def _add(stack: Stack, lane: Lane, key: str, numbers: range) -> None:
 
 
 def _run(stack: Stack, lane: Lane) -> dict[str, float]:
-    """Run some hundred tasks; return what one of them costs."""
-    done, before = len(stack.ran), stack.cost()
+    """Run some hundred tasks; return the cost per task."""
+    done, start_cost = len(stack.ran), stack.cost()
     stack.deliver(lane, done + RUN)
-    count, cost = len(stack.ran) - done, stack.cost() - before
+    count, cost = len(stack.ran) - done, stack.cost() - start_cost
     if count < RUN or len(set(stack.ran)) < len(stack.ran):
         raise WrongError(f"{count} tasks of {RUN} have run, or one ran twice")
     if lane.order and stack.ran != sorted(stack.ran):
@@ -217,13 +218,13 @@ def _run(stack: Stack, lane: Lane) -> dict[str, float]:
 
 
 def _idle(stack: Stack, lane: Lane, keys: int) -> Iterator[Result]:
-    """Count what sweeps cost before any key has had a task, and when many have had one."""
+    """Count the operations of sweeps before any key has had a task, and after many have had one."""
     _swept(stack, lane)  # It begins anywhere, since memcached knows no place.
     empty = _swept(stack, lane, SWEEPS)
     for number in range(keys):
         _add(stack, lane, f"key-{number}", range(number, number + 1))
         stack.deliver(lane, number + 1)
-    stack.deliver(lane, keys + 1)  # Hints of the last ones.
+    stack.deliver(lane, keys + 1)  # Delivers the last hints.
     if sorted(stack.ran) != list(range(keys)):
         raise WrongError(f"{len(stack.ran)} tasks of {keys} have run")
     rows = [row for kind in (LaneTask, LaneState) for row in kind.query().fetch(keys_only=True)]
@@ -244,12 +245,12 @@ def _idle(stack: Stack, lane: Lane, keys: int) -> Iterator[Result]:
 
 
 def _swept(stack: Stack, lane: Lane, times: int = 1) -> Cost:
-    """Sweep a lane; return what that cost."""
-    before = stack.cost()
+    """Sweep a lane some times; return the cost."""
+    start_cost = stack.cost()
     for _ in range(times):
         sweep.wake_stale(stack.clients, [lane])
         sweep.remove_expired(stack.clients)
-    return stack.cost() - before
+    return stack.cost() - start_cost
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Lanes: writes and tasks a second against tasks without lanes, and against others, in one run.
+"""Lanes: writes and tasks a second against tasks without lanes, and against rivals, in one run.
 
-Ours runs on gunicorn with two workers, as the dev server runs it, with its Cloud Tasks and the
-emulator of Datastore that locks. A run adds a thousand tasks that do nothing, of ten keys, and
-waits until all of them have run. Celery has a queue for each key and a worker for each queue, which
-is how its users keep an order; or one queue, and a lock in Redis for each key, for which a thread
-waits. Dramatiq has a limiter in Redis, which lets one task of a key run at a time, and retries the
-others. All keep tasks in memory and lose them with it.
+Our design runs on gunicorn with two workers, as the dev server runs it, with its Cloud Tasks and
+the Datastore emulator that locks. A run adds a thousand empty tasks of ten keys, and waits until
+all of them have run. Celery has a queue per key and a worker per queue, which is how its users keep
+an order; or one queue and a Redis lock per key, for which a thread waits. Dramatiq has a limiter in
+Redis, which runs one task of a key at a time, and retries the others. All rivals keep their tasks
+in memory, where a crash loses them.
 
 Fairness, also with the latencies of the cloud, is in `fairness.py`; a key with a long backlog, and
 keys without tasks, are in `backlog.py`.
@@ -47,10 +47,10 @@ def measure(largest_backlog: int = backlog.LARGEST) -> Iterator[Result]:
     """Measure everything and yield the comparisons.
 
     Args:
-        largest_backlog: The most tasks that wait in a key.
+        largest_backlog: The largest backlog of a key.
 
     Raises:
-        MissingError: Redis or a rival is not there.
+        MissingError: Redis or a rival is not installed.
     """
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(redis())
@@ -82,13 +82,13 @@ def measure(largest_backlog: int = backlog.LARGEST) -> Iterator[Result]:
 
 
 def _rates(seconds: dict[str, list[float]]) -> Iterator[Result]:
-    for name, taken in seconds.items():
+    for name, times in seconds.items():
         yield Result(
             f"lanes.{name}_tasks_per_s",
-            COUNT / statistics.median(taken),
+            COUNT / statistics.median(times),
             "tasks a second",
             f"{KEYS} keys, {PER_KEY} tasks each",
-            raw={"seconds": quartiles(taken)},
+            raw={"seconds": quartiles(times)},
         )
     plain = statistics.median(seconds["plain"])
     for design in DESIGNS[1:]:
@@ -109,12 +109,12 @@ def _rates(seconds: dict[str, list[float]]) -> Iterator[Result]:
 
 
 def _costs(bench: Bench) -> Iterator[Result]:
-    """Count what a task of one key with a backlog costs, and a lone one."""
+    """Count the operations of a task of one key with a backlog, and of a lone task."""
     for name, count, goal in (("backlog", BACKLOG, MAX_WRITES), ("lone", 1, None)):
-        before = bench.cost()
+        start_cost = bench.cost()
         ask(bench.port, f"/bench/add/ordered/noop/{time.monotonic_ns()}?count={count}", TIMEOUT_S)
         _until_done(bench)
-        cost = bench.cost() - before
+        cost = bench.cost() - start_cost
         for counted in ("writes", "reads", "query_reads", "tasks", "round_trips"):
             yield Result(
                 f"lanes.{counted}_per_task_{name}",
@@ -130,7 +130,7 @@ def _costs(bench: Bench) -> Iterator[Result]:
 
 
 def _run(bench: Bench, design: str, per_key: int) -> float:
-    """Run tasks of ten keys; return how many seconds that took, from the first call that adds."""
+    """Run tasks of ten keys; return the seconds from the first call that adds some."""
     prefix = f"{time.monotonic_ns()}"
     began = time.perf_counter()
     for number in range(KEYS):
@@ -142,7 +142,7 @@ def _run(bench: Bench, design: str, per_key: int) -> float:
 def _until_done(bench: Bench) -> None:
     """Wait until no task is left, in the queue or in a lane.
 
-    Looking costs the emulator time: only when the queue is idle.
+    It polls the lanes only when the queue is idle, as a poll costs the emulator time.
     """
     ends_at = time.monotonic() + TIMEOUT_S
     with bench.clients.context():

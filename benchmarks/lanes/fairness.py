@@ -1,8 +1,9 @@
-"""Fairness: when another tenant's task begins behind the flood of a first one.
+"""Fairness: the delay of a tenant's task behind the flood of another tenant.
 
-Tasks of one tenant wait, of ten milliseconds each. A second after the first ones have begun,
-another tenant adds one, and in a lane four others do so after it. The figure is the time until that
-one begins, of five the one in the middle: in one line, in a lane, and in a lane without a flood.
+Tasks of one tenant wait, of ten milliseconds each. A second after the first of them have begun,
+another tenant adds one, and in a lane four further tenants do the same in turn. The figure is the
+time from the call that adds a task to its start, with five tenants the median. It is measured in
+one queue, in a lane, and in a lane without a flood.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ TIMEOUT_S = 240
 
 
 def measure(bench: Bench, prefix: str = "lanes", flood: int = FLOOD) -> Iterator[Result]:
-    """Measure when another tenant's task begins during a flood."""
+    """Measure the delay of another tenant's task during a flood."""
     engine = bench.queue.engine
     queue = engine.place.queue_name("bench")
     yield _result(f"{prefix}.shared_tenant_alone", _seconds(bench, "shared", TENANTS), "no flood")
     for design, tenants in (("plain", 1), ("shared", TENANTS)):
-        engine.pause_queue(queue)  # Else the app runs many while it adds the others.
+        engine.pause_queue(queue)  # Otherwise the app would run many while it adds others.
         name = f"a-{design}-{time.monotonic_ns()}"
         ask(bench.port, f"/bench/add/{design}/slow/{name}?count={flood}", TIMEOUT_S)
         engine.resume_queue(queue)
-        time.sleep(1.0)  # A's are at work.
+        time.sleep(1.0)  # The flood is running.
         yield _result(
             f"{prefix}.{design}_other_tenant",
             _seconds(bench, design, tenants),
@@ -56,12 +57,12 @@ def _result(name: str, seconds: list[float], versus: str, goal: float | None = N
         statistics.median(seconds),
         *("seconds", versus, goal),
         at_least=False,
-        raw={"seconds": [round(each, 2) for each in seconds]},
+        raw={"seconds": [round(figure, 2) for figure in seconds]},
     )
 
 
 def _seconds(bench: Bench, design: str, tenants: int) -> list[float]:
-    """Return when a task of each of some tenants begins, of one after the other."""
+    """Return the delays of a task of each of some tenants, one tenant after the other."""
     seconds = []
     for number in range(tenants):
         name = f"b{number}-{design}-{time.monotonic_ns()}"
@@ -72,7 +73,7 @@ def _seconds(bench: Bench, design: str, tenants: int) -> list[float]:
 
 
 def measure_like(profile: Path) -> Iterator[Result]:
-    """Measure it with the latencies of a profile."""
+    """Measure the delay with the latencies of a profile."""
     testbed = open_testbed(
         "benchmarks.lanes.app:serve()",
         emulator="firestore",
@@ -95,8 +96,8 @@ def _begun_at(bench: Bench, name: str) -> float:
 
 
 def _forget(bench: Bench) -> None:
-    """Delete the tasks that a flood has left."""
-    time.sleep(2.0)  # Deliveries at work end.
+    """Delete the remaining tasks of a flood."""
+    time.sleep(2.0)  # Lets running deliveries end.
     with bench.clients.context():
         while keys := LaneTask.query().fetch(500, keys_only=True):
             ndb.delete_multi(keys)

@@ -1,8 +1,9 @@
-"""The same tasks by others, one at a time for each key, on a Redis of their own.
+"""The same tasks on other frameworks, one at a time for each key, with a Redis of their own.
 
-A program in an environment of its own (requirements-rivals.txt): it starts its workers, and says
-"ready". For each line that it reads it runs so many tasks of so many keys, and says how many
-seconds that took, from the first call to the end of the last task.
+A program in an environment of its own (requirements-rivals.txt). It starts its workers, and prints
+"ready". For each line that it reads it runs the tasks of all keys, and prints the seconds from the
+first call to the end of the last task. Its arguments are the rival, the Redis, the number of keys,
+and the tasks per key.
 
     python benchmarks/lanes/rivals.py celery redis://127.0.0.1:6399 10 100
 """
@@ -44,9 +45,9 @@ def celery_app(url: str) -> Any:
 
 
 def locks(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
-    """Return the commands of two workers whose threads wait for a key's lock, and what runs tasks.
+    """Return the commands of two workers whose threads wait for locks, and the task runner.
 
-    A lock keeps no order.
+    Each key has a lock, which keeps no order.
     """
     locked = celery_app(url).tasks["locked"]
 
@@ -59,7 +60,7 @@ def locks(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
 
 
 def _worker(url: str, queue: str, name: str, *, pool: str = "solo") -> list[str]:
-    """Return the command of a worker of Celery."""
+    """Return the command of a Celery worker."""
     options = ["worker", f"--pool={pool}", "--concurrency=8", "--loglevel=ERROR"]
     options += ["--without-gossip", "--without-mingle", "-Q", queue, "-n", f"{queue}-{name}@here"]
     code = f"import rivals; rivals.celery_app({url!r}).worker_main({options!r})"
@@ -67,7 +68,7 @@ def _worker(url: str, queue: str, name: str, *, pool: str = "solo") -> list[str]
 
 
 def celery(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
-    """Return the commands of Celery's workers, one a key, and what runs tasks."""
+    """Return the commands of Celery's workers, one per key, and the task runner."""
     noop = celery_app(url).tasks["noop"]
 
     def run(per_key: int) -> None:
@@ -79,7 +80,7 @@ def celery(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]
 
 
 def dramatiq_actor(url: str) -> Any:
-    """Return an actor that runs once at a time for a key, and is retried when it may not."""
+    """Return an actor that runs once at a time for a key, and is retried otherwise."""
     import dramatiq
     import redis
     from dramatiq.brokers.redis import RedisBroker
@@ -98,7 +99,7 @@ def dramatiq_actor(url: str) -> Any:
 
 
 def dramatiq(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
-    """Return the command of Dramatiq's workers, and what runs tasks."""
+    """Return the command of Dramatiq's workers, and the task runner."""
     noop = dramatiq_actor(url)
 
     def run(per_key: int) -> None:
@@ -114,7 +115,7 @@ def dramatiq(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None
 
 
 def main() -> None:
-    """Run one rival, until nobody asks any more."""
+    """Run one rival until standard input ends."""
     import redis
 
     name, url, keys, per_key = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -137,7 +138,7 @@ def main() -> None:
         for command in commands
     ]
     try:
-        timed(5)  # Its workers are there.
+        timed(5)  # Waits until the workers are up.
         print("ready", flush=True)
         for _ in sys.stdin:
             print(timed(per_key), flush=True)

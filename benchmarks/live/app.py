@@ -1,4 +1,4 @@
-"""The app that is measured: a page's part, updates of its topic, and ordinary requests."""
+"""The measured app: a part of a page, updates of its topic, and ordinary requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def serve() -> Flask:
 
     @app.get("/bench/ordinary/<number>")
     def ordinary(number: str) -> Any:
-        """Do what a form does: write something, and publish it."""
+        """Write a row and publish the change, as a form does."""
         BenchPart(id="part").put()
         clients.publish("bench")
         return "", 204

@@ -1,8 +1,8 @@
-"""Open pages, in a process of their own: they listen or ask as static/live.js does, for some time.
+"""Open pages in a process of their own, which listen or poll as static/live.js does.
 
     python -m benchmarks.live.pages PORT ADDRESS PAGES SECONDS
 
-They say as JSON how many of them had a stream, and how often they asked for an id and for a part.
+It prints as JSON how many pages had a stream, and how often they requested an id and a part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Counts = Counter[str]
 
 
 async def page(port: int, address: str, ends_at: float, counts: Counts) -> None:
-    """Listen if there is room, else ask at the pace that the server gives."""
+    """Listen if the server has room for a stream, otherwise poll at the pace that it sets."""
     status, reader, writer = await _ask(port, f"{address}/events")
     if status == 200:
         counts["streams"] += 1
@@ -62,7 +62,7 @@ async def _ask(port: int, path: str) -> tuple[int, asyncio.StreamReader, asyncio
 
 
 async def main() -> None:
-    """Open the pages one after the other, within a second."""
+    """Open the pages one after the other within a second."""
     port, address, pages, seconds = (
         int(sys.argv[1]),
         sys.argv[2],
