@@ -305,6 +305,16 @@ def test_every_invariant_names_tests_that_exist() -> None:
             assert not said or invariant in said, f"{reference} says that it proves {said}"
 
 
+def test_an_invariant_has_an_id_of_its_own() -> None:
+    """A test that names one would prove another pattern's, too."""
+    sections: dict[str, set[str]] = {}
+    for section in re.split(r"(?m)^## ", text_of("docs/invariants.md"))[1:]:
+        for name in re.findall(r"(?m)^\| ([A-Z]\d+) \|", section):
+            sections.setdefault(name, set()).add(section.partition("\n")[0])
+
+    assert {name: places for name, places in sections.items() if len(places) > 1} == {}
+
+
 def test_every_invariant_that_a_test_names_is_listed() -> None:
     """A test that proves an invariant of the data is not forgotten in the list."""
     listed = {row[0] for row in cells("docs/invariants.md")[1:]}

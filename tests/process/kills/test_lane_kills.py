@@ -46,7 +46,7 @@ TIMEOUT_S = 900 if IS_SOAK else 300
 def test_lanes_keep_their_promises_while_workers_are_killed(
     tmp_path: Path, emulator: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """K1, K2, K3, K5, K6, K8, G1, G2: kill -9 in the middle of tasks, claims and hints."""
+    """K1, K2, K3, K5, K6, K8, R1, R2: kill -9 in the middle of tasks, claims and hints."""
     target = "tests.process.kills.lanes_app:serve"
     environment = {"DATASTORE_EMULATOR": emulator, lane_work.FILES: str(tmp_path)}
     with running_stack("--target", target, **environment) as stack:

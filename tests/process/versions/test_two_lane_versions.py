@@ -53,7 +53,7 @@ def deployment(
 def test_lanes_are_rolled_forward_and_back_under_load(
     deployment: Deployment, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """K1, K2, K3, K8, K11, G1, G10: nothing is lost, doubled, dead or stuck."""
+    """K1, K2, K3, K8, K11, R1, R10: nothing is lost, doubled, dead or stuck."""
     news, waiting = 0, []
     for phase, share in enumerate(SHARES):
         waiting.append(len(LaneTask.query().fetch(500, keys_only=True)))

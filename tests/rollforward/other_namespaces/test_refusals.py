@@ -203,7 +203,7 @@ def test_a_schedule_of_a_user_is_put_where_the_sweep_looks(services: Services) -
 
 @one_emulator
 def test_calls_of_tenants_are_not_gathered_into_one_run(services: Services) -> None:
-    """G13: a call by the same key from two tenants would be one run's, so it is refused."""
+    """R13: a call by the same key from two tenants would be one run's, so it is refused."""
     world = World(services, lanes=[digest])
     clients = world.clients
 

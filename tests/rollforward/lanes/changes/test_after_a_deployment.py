@@ -77,7 +77,7 @@ def gathering(services: Services) -> World:
 
 
 def test_a_window_that_this_version_can_read_is_not_given_up_as_unknown(gathering: World) -> None:
-    """G2: it failed once, and then a service is unavailable an hour after the deployment."""
+    """R2: it failed once, and then a service is unavailable an hour after the deployment."""
     world, clients = gathering, gathering.clients
     errors: list[Exception] = [Unavailable("the printer is away"), ValueError("bug")]
 
@@ -106,7 +106,7 @@ def test_a_window_that_this_version_can_read_is_not_given_up_as_unknown(gatherin
 def test_a_run_that_has_not_begun_has_not_failed(
     gathering: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G2, H3: Datastore does not answer before the function is called."""
+    """R2, H3: Datastore does not answer before the function is called."""
     world, clients = gathering, gathering.clients
 
     def away(holder: object) -> bool:

@@ -80,7 +80,7 @@ def test_a_drain_leaves_the_window_at_work_and_deletes_later_calls(world: World)
 
 @pytest.mark.parametrize("limit", [100, 1])
 def test_a_drain_of_a_window_that_waits_lets_later_calls_in(world: World, limit: int) -> None:
-    """G9: no run is at work then that would be a reason to drop them."""
+    """R9: no run is at work then that would be a reason to drop them."""
 
     def wait_once(run: MailRun) -> None:
         if len(DESK.begun) == 1:

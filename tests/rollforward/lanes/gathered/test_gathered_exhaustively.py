@@ -246,7 +246,7 @@ FAULTS = ("", FLUSH, CRASH)
 def test_two_calls_are_in_one_window_each_in_every_interleaving(
     fault: str, *, while_running: bool
 ) -> None:
-    """G1, G2, G9: one run at a time, each call in one window, and answers that are true."""
+    """R1, R2, R9: one run at a time, each call in one window, and answers that are true."""
     outcomes = explore(gathered(while_running=while_running), "ab", fault)
     assert ("a", "b") in outcomes
     assert ("a,b",) in outcomes or ("b,a",) in outcomes
@@ -283,7 +283,7 @@ def explore_a_late_delivery(lane: Gathered[Note]) -> None:
 
 @sampling.minute
 def test_a_call_is_dropped_only_for_a_run_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G2: a delivery that comes late claims nothing, not even for a moment."""
+    """R2: a delivery that comes late claims nothing, not even for a moment."""
     truly = answers_truly(Gathered._call_in_transaction)
     monkeypatch.setattr(Gathered, "_call_in_transaction", truly)
     explore_a_late_delivery(gathered(while_running=True))

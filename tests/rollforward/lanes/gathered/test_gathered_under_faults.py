@@ -169,12 +169,12 @@ def played(kind: type[CallScenario], lane: Gathered[Note], services: Services) -
 def test_each_call_is_in_one_window_with_a_fault_at_any_remote_call(
     scenario: CallScenario, kind: str
 ) -> None:
-    """G1, G2, G6, G10: one window for each call, the same calls in each of its runs, none lost."""
+    """R1, R2, R6, R10: one window for each call, the same calls in each of its runs, none lost."""
     assert Explorer(scenario.world, scenario, MOST_SWEEPS).explore([kind])
 
 
 def test_each_call_is_in_one_window_when_deliveries_overlap(scenario: CallScenario) -> None:
-    """G1, G2: a second delivery runs from start to end inside the first."""
+    """R1, R2: a second delivery runs from start to end inside the first."""
     if scenario.world.services.datastore_kind == "firestore":
         pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
     Explorer(scenario.world, scenario, MOST_SWEEPS).explore([OVERLAP], at_most=6)
@@ -182,7 +182,7 @@ def test_each_call_is_in_one_window_when_deliveries_overlap(scenario: CallScenar
 
 @pytest.mark.parametrize("seed", range(2))
 def test_each_call_is_in_one_window_in_any_order(scenario: CallScenario, seed: int) -> None:
-    """G1, G2: every task delivered twice, in a shuffled order, and side by side."""
+    """R1, R2: every task delivered twice, in a shuffled order, and side by side."""
     scenario.world.doubles = seed == 0
     scenario.world.overlaps = seed == 1
     scenario.world.order = random.Random(seed)
@@ -191,7 +191,7 @@ def test_each_call_is_in_one_window_in_any_order(scenario: CallScenario, seed: i
 
 @pytest.mark.skipif(not IS_EXHAUSTIVE, reason="pairs are played by `make soak`")
 def test_each_call_is_in_one_window_with_two_faults(scenario: CallScenario) -> None:
-    """G1, G2: two remote calls break."""
+    """R1, R2: two remote calls break."""
     firsts, seconds = [REPLY_LOST, CRASH_AFTER, OVERLAP], [REPLY_LOST, ERROR, CRASH_BEFORE]
     if scenario.world.services.datastore_kind == "firestore":
         firsts.remove(OVERLAP)

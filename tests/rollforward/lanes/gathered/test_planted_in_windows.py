@@ -96,7 +96,7 @@ def test_a_claim_whose_outcome_stays_open_holds_up_no_later_delivery(
 def test_a_window_that_has_begun_since_none_was_seen_is_not_closed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G1: a delivery saw that an operator had deleted all calls; one more came, and is at work."""
+    """R1: a delivery saw that an operator had deleted all calls; one more came, and is at work."""
     state = LaneState(key=state_key("test-sync|ada"), stamp="s")
     Window(calls=("deleted",)).store(state)
     state.put()
@@ -133,7 +133,7 @@ def test_a_run_whose_end_stays_open_is_repeated_at_once_if_it_was_not_committed(
 def test_a_window_that_was_claimed_with_calls_that_have_run_is_given_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G1: the key had no state when this delivery looked, and has none again."""
+    """R1: the key had no state when this delivery looked, and has none again."""
     sound, left = claiming.next_run, [1]
 
     def next_run(*args: Any) -> Any:
@@ -160,7 +160,7 @@ def test_a_window_of_a_newer_version_is_read() -> None:
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_run_that_has_lost_its_claim_ends_no_window(world: World, *, is_done: bool) -> None:
-    """G1, G2: neither by its success nor by its failure, while the next run is at work."""
+    """R1, R2: neither by its success nor by its failure, while the next run is at work."""
     sync.call(world.clients, "ada", Note("0"))
     drop_hints(world)
     late, claimed = take(world, sync)
@@ -180,7 +180,7 @@ def test_a_run_that_has_lost_its_claim_ends_no_window(world: World, *, is_done: 
 
 
 def test_a_run_that_has_beaten_since_it_was_watched_keeps_its_window(world: World) -> None:
-    """G1: the beat came between the watch and the burial."""
+    """R1: the beat came between the watch and the burial."""
     sync.call(world.clients, "ada", Note("0"))
     drop_hints(world)
     holder, _ = take(world, sync)
@@ -193,7 +193,7 @@ def test_a_run_that_has_beaten_since_it_was_watched_keeps_its_window(world: Worl
 def test_a_window_that_has_changed_is_not_forgotten(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G1: an operator has deleted its calls; since then one came, and its run is at work."""
+    """R1: an operator has deleted its calls; since then one came, and its run is at work."""
     sync.call(world.clients, "ada", Note("0"))
     drop_hints(world)
     holder, _ = take(world, sync)
@@ -215,7 +215,7 @@ def test_a_window_that_has_changed_is_not_forgotten(
 
 
 def test_a_caller_whose_reply_was_lost_is_told_that_its_call_runs(world: World) -> None:
-    """G9: it was committed, and the run that is at work has it."""
+    """R9: it was committed, and the run that is at work has it."""
 
     def begin(seconds: float) -> None:
         drop_hints(world)
@@ -229,7 +229,7 @@ def test_a_caller_whose_reply_was_lost_is_told_that_its_call_runs(world: World) 
 
 
 def test_calls_that_can_never_work_are_in_a_dead_task_or_wait(world: World) -> None:
-    """G6: one commit keeps and deletes them, also if its reply is lost."""
+    """R6: one commit keeps and deletes them, also if its reply is lost."""
 
     def refuse(run: MailRun) -> None:
         world.plan.break_next("Commit", "error:UNAVAILABLE", 20)
@@ -305,7 +305,7 @@ def test_a_guard_that_is_taken_out_is_missed(
     moment: Callable[..., None],
     options: Mapping[str, object],
 ) -> None:
-    """G1, G2, G9: each guard of a claim and an end is for something."""
+    """R1, R2, R9: each guard of a claim and an end is for something."""
     takes = inspect.signature(moment).parameters
     known = {"monkeypatch": monkeypatch, **options}
     plant(monkeypatch)

@@ -32,7 +32,7 @@ def call(world: World, text: str) -> None:
 
 
 def test_a_throttle_rests_although_more_calls_come_than_a_run_takes(world: World) -> None:
-    """G5: the rest of a window ends where the window ended."""
+    """R5: the rest of a window ends where the window ended."""
     for text in "0123456":
         call(world, text)
 
@@ -78,7 +78,7 @@ def test_keys_that_have_run_leave_the_store_as_it_was(world: World, lane: Gather
 
 @one_emulator
 def test_a_run_may_wait_for_as_long_as_a_task_can_ask(world: World) -> None:
-    """G10: thirty days, which is longer than a mark in memcached can stay."""
+    """R10: thirty days, which is longer than a mark in memcached can stay."""
 
     def wait_once(run: object) -> None:
         if len(DESK.begun) == 1:

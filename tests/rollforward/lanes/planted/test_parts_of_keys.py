@@ -301,7 +301,7 @@ def test_a_task_may_begin_when_the_rate_says_so_and_not_before(burst: int) -> No
 
 
 def test_a_window_ends_by_its_timing() -> None:
-    """G3, G8: and a time is never taken for an earlier one."""
+    """R3, R8: and a time is never taken for an earlier one."""
     first, last = NOON, NOON + datetime.timedelta(seconds=8)
     debounce = timing.Debounce(5, max_s=10)
     assert (debounce.due(first, first, None) - NOON).total_seconds() == 5
@@ -313,7 +313,7 @@ def test_a_window_ends_by_its_timing() -> None:
 
 
 def test_the_rest_of_a_window_belongs_to_its_period() -> None:
-    """G8: calls beyond it begin a new one."""
+    """R8: calls beyond it begin a new one."""
     rows = [LaneTask(key=task_key(f"{KEY}|{place}")) for place in ("03", "04")]
     before = Window(began_ms=7, rest_until="03")
     rest = before.started(rows, "", NOON_MS)
@@ -323,7 +323,7 @@ def test_the_rest_of_a_window_belongs_to_its_period() -> None:
 
 
 def test_a_window_that_no_version_reads_waits_since_the_first_refusal() -> None:
-    """G2: until one has read it."""
+    """R2: until one has read it."""
     machine: Any = Machine()
     window = Window(calls=("01",), unknown_since_ms=7, failures=1)
     for end, since_ms, failures in (
@@ -445,5 +445,5 @@ BUGS = (
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_a_guard_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
-    """K4, K5, K6, K7, K10, G2, G3, G8: each part of a key's state is for something."""
+    """K4, K5, K6, K7, K10, R2, R3, R8: each part of a key's state is for something."""
     bug.check_noticed(monkeypatch)
