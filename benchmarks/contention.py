@@ -1,7 +1,8 @@
 """Transactions that all read and write one row: `python -m benchmarks.contention`.
 
-Threads of one or two processes increment a row by `transact`, with and without turns on contended
-rows, on both emulators. The sides alternate, and the figure is the median of the rounds.
+Threads of one or two processes increment a row by `transact`, on both emulators: without turns on
+contended rows, with turns by memcached, and with turns by an instance without memcached. The sides
+alternate, and the figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import statistics
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.local.services.standalone import datastore_emulator, memcached
 from rollforward.runtime import SystemClock, open_cache, open_datastore
 from rollforward.runtime.channel.hot_rows import HotRows
+from rollforward.runtime.process.processes import NoProcesses, open_processes
 
 ROUNDS, SECONDS = 3, 5.0
 LOADS = ((1, 1), (1, 8), (2, 4), (2, 16))
@@ -34,11 +37,12 @@ class ContendedRow(ndb.Model):
 
 @dataclass(frozen=True)
 class Side:
-    """A process's services; `has_turns`: whether its transactions take turns."""
+    """A process's services; `instance`: the folder that it shares with the other process."""
 
     datastore: str
-    memcached: str | None
     has_turns: bool
+    memcached: str | None = None
+    instance: str | None = None
 
     def client(self, number: int) -> ndb.Client:
         rows, ids = HotRows(), itertools.count()
@@ -47,6 +51,7 @@ class Side:
         clients: Any = SimpleNamespace(
             cache=open_cache(self.memcached),
             clock=SystemClock(),
+            processes=open_processes(self.instance) or NoProcesses(),
             new_id=lambda: f"{number}-{next(ids)}",
         )
         rows.start(clients)
@@ -55,16 +60,25 @@ class Side:
 
 def main() -> None:
     """Measure, and print a table in Markdown."""
-    print("| emulator | processes × threads | without turns | refused | with turns | refused |")
-    print("|---|---|---:|---:|---:|---:|")
+    names = "without turns", "refused", "by memcached", "refused", "by the instance", "refused"
+    print(f"| emulator | processes × threads | {' | '.join(names)} |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for kind in ("firestore", "datastore"):
-        with datastore_emulator(kind) as datastore, memcached() as cache:
+        with (
+            datastore_emulator(kind) as datastore,
+            memcached() as cache,
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            sides = (
+                Side(datastore, has_turns=False),
+                Side(datastore, has_turns=True, memcached=cache),
+                Side(datastore, has_turns=True, instance=folder),
+            )
             for processes, threads in LOADS:
-                sides = [Side(datastore, cache, has_turns) for has_turns in (False, True)]
                 rounds = [
                     [_rates(side, processes, threads) for side in sides] for _ in range(ROUNDS)
                 ]
-                cells = [f"{_median(rounds, i, j):.1f}" for i in (0, 1) for j in (0, 1)]
+                cells = [f"{_median(rounds, i, j):.1f}" for i in range(len(sides)) for j in (0, 1)]
                 print(f"| {kind} | {processes} × {threads} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,17 +1,22 @@
-"""An advisory lock in memcached: callers of one name go one after the other, in all processes.
+"""An advisory lock: callers of one name go one after the other, in all processes.
 
 On a service that locks, transactions that read one row and then write it wait for each other until
 one gives up. Concurrent updates of a row took 46 s, although each takes some milliseconds. The lock
 only avoids contention; nothing depends on it. A caller goes ahead after 2 s, or as long as it asks
-for, and at once without memcached. It may wait longer for a holder that shows progress, and so has
-not died.
+for, and at once if memcached is away. It may wait longer for a holder that shows progress, and so
+has not died.
+
+The lock is in memcached. In an app without memcached it is one of the instance's, among the
+processes of a gunicorn (`runtime/process/processes.py`); other instances have their own.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
+from rollforward.runtime.cache import NoCache
 from rollforward.runtime.clients import Clients
 
 # Callers do not wait longer than this for the holder.
@@ -31,6 +36,28 @@ class Turn:
             that can come later had better do so.
     """
 
+    is_beside = False
+
+    def show_progress(self) -> None:
+        """Show that this holder gets on, so that others wait for it."""
+
+    def end(self) -> None:
+        """Release the lock, unless it is another's."""
+
+
+class InstanceTurn(Turn):
+    """A turn among the processes of this instance."""
+
+    def __init__(self, clients: Clients, name: str) -> None:
+        self._unlock = partial(clients.processes.unlock, name)
+
+    def end(self) -> None:
+        self._unlock()
+
+
+class MemcachedTurn(Turn):
+    """A turn among all processes."""
+
     def __init__(self, clients: Clients, name: str, token: bytes, *, is_beside: bool) -> None:
         self.is_beside = is_beside
         self._clients = clients
@@ -40,7 +67,6 @@ class Turn:
         self._shown = clients.clock.now()
 
     def show_progress(self) -> None:
-        """Show that this holder gets on, so that others wait for it."""
         now_utc = self._clients.clock.now()
         if 0 <= (now_utc - self._shown).total_seconds() < PROGRESS_S:
             return
@@ -50,7 +76,6 @@ class Turn:
             self._clients.cache.set(self._name, value, TTL_S)
 
     def end(self) -> None:
-        """Release the lock, unless it is another's."""
         if self._is_owner():
             self._clients.cache.delete(self._name)
 
@@ -69,13 +94,28 @@ def advisory_lock(
         wait_s: How long to wait for a holder that shows no progress.
         max_wait_s: How long to wait in all; None: no longer than that.
     """
-    token = clients.new_id().encode()
-    is_beside = _wait(clients, name, token, wait_s, wait_s if max_wait_s is None else max_wait_s)
-    turn = Turn(clients, name, token, is_beside=is_beside)
+    if isinstance(clients.cache, NoCache):
+        turn = _turn_on_instance(clients, name, wait_s)
+    else:
+        turn = _turn_of_all(clients, name, wait_s, wait_s if max_wait_s is None else max_wait_s)
     try:
         yield turn
     finally:
         turn.end()
+
+
+def _turn_on_instance(clients: Clients, name: str, wait_s: float) -> Turn:
+    for pause_s in pauses(wait_s):
+        if clients.processes.try_lock(name):
+            return InstanceTurn(clients, name)
+        clients.clock.sleep(pause_s)
+    return Turn()
+
+
+def _turn_of_all(clients: Clients, name: str, wait_s: float, max_wait_s: float) -> Turn:
+    token = clients.new_id().encode()
+    is_beside = _wait(clients, name, token, wait_s, max_wait_s)
+    return MemcachedTurn(clients, name, token, is_beside=is_beside)
 
 
 def _wait(clients: Clients, name: str, token: bytes, wait_s: float, max_wait_s: float) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import mmap
 import os
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _HIDDEN = "."  # Begins the names of files that no living process has.
 _DEAD = ".dead-"
+_LOCKS = ".locks"
 
 
 class Processes(Protocol):
@@ -46,15 +48,29 @@ class Processes(Protocol):
         """Return whether the process that signed is known to have died."""
         ...
 
+    def try_lock(self, name: str) -> bool:
+        """Take the lock of a name among the instance's threads; False: another one has it."""
+        ...
+
+    def unlock(self, name: str) -> None:
+        """Release a lock that this thread has taken."""
+        ...
+
 
 class NoProcesses:
-    """No known processes: none is ever dead."""
+    """No known processes: none is ever dead, and none has a lock."""
 
     def sign(self, id_: str) -> str:
         return id_
 
     def is_dead(self, owner: str) -> bool:
         return False
+
+    def try_lock(self, name: str) -> bool:
+        return True
+
+    def unlock(self, name: str) -> None:
+        pass
 
 
 class LockedFiles:
@@ -67,6 +83,7 @@ class LockedFiles:
             OSError: the folder takes no file.
         """
         self._folder = Path(folder)
+        self._locks = LockFile(self._folder / _LOCKS)
         self.mine = ProcessFile(folder)
 
     def sign(self, id_: str) -> str:
@@ -76,6 +93,12 @@ class LockedFiles:
         folder, _, name = owner.partition("@")[2].partition("/")
         is_of_this_instance = folder == self._folder.name and "/" not in name
         return is_of_this_instance and (self._folder / f"{_DEAD}{name}").exists()
+
+    def try_lock(self, name: str) -> bool:
+        return self._locks.try_lock(name)
+
+    def unlock(self, name: str) -> None:
+        self._locks.unlock(name)
 
     def remove_dead(self) -> list[Any]:
         """Look for dead processes; return the requests that roll back their transactions.
@@ -167,6 +190,52 @@ class ProcessFile:
                     text = content[begins_at : begins_at + length]
                     requests.append(RollbackRequest.pb().FromString(text))
         return requests
+
+
+class LockFile:
+    """Locks by name among the threads of processes that share a file.
+
+    A name is a byte of it, which need not exist. The kernel releases the locks of a process that
+    dies. It does not tell the threads of one process apart, so each process notes its own locks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            OSError: the folder takes none.
+        """
+        self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        self._held: set[int] = set()
+
+    def try_lock(self, name: str) -> bool:
+        """Take a lock; False: another thread has it, here or elsewhere."""
+        byte = _byte_of(name)
+        with self._lock:
+            if byte in self._held:
+                return False
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except (BlockingIOError, PermissionError):
+                return False
+            except OSError:  # The file system has no locks: those of this process have to do.
+                log.debug("no lock on %s", name, exc_info=True)
+            self._held.add(byte)
+            return True
+
+    def unlock(self, name: str) -> None:
+        """Release a lock."""
+        byte = _byte_of(name)
+        with self._lock:
+            self._held.remove(byte)
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+
+
+def _byte_of(name: str) -> int:
+    # Two names of one byte wait for each other, which is rare and does no harm.
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
 
 
 def open_processes(folder: str | None) -> LockedFiles | None:

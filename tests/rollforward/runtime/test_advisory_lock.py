@@ -6,6 +6,7 @@ import datetime
 import itertools
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from rollforward.runtime import NoCache
 from rollforward.runtime.advisory_lock import PROGRESS_S, WAIT_S, advisory_lock
+from rollforward.runtime.process.processes import LockedFiles
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
@@ -156,7 +158,21 @@ def test_a_lock_that_is_released_as_a_caller_looks_is_taken(clients: Any) -> Non
         assert clients.cache.get("row") not in (None, b"another's")
 
 
-def test_without_memcached_nobody_waits(clients: Any) -> None:
+def test_without_memcached_and_an_instance_nobody_waits(clients: Any) -> None:
     alone = replace(clients, cache=NoCache())
     with advisory_lock(alone, "row"):
         assert waited_s(alone, "row") == 0
+
+
+def test_without_memcached_the_threads_of_an_instance_take_turns(
+    clients: Any, tmp_path: Path
+) -> None:
+    """One that takes long is waited for 2 s only, and keeps its lock then."""
+    alone = replace(clients, cache=NoCache(), processes=LockedFiles(str(tmp_path)))
+    with advisory_lock(alone, "row", max_wait_s=8.0) as turn:
+        turn.show_progress()
+        assert waited_s(alone, "row b") == 0
+        assert WAIT_S <= waited_s(alone, "row") < WAIT_S + 0.1
+        assert not alone.processes.try_lock("row")
+
+    assert waited_s(alone, "row") == 0

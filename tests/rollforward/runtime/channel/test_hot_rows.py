@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,12 +25,13 @@ from google.cloud.datastore_v1.types import (
 )
 
 from rollforward.datastore.transactions import transact
-from rollforward.runtime.cache import open_cache
+from rollforward.runtime.cache import Cache, open_cache
 from rollforward.runtime.channel import hot_rows
 from rollforward.runtime.channel.failed_call import FailedCall
 from rollforward.runtime.channel.hot_rows import COLLISIONS, HOT_S, HotRows
 from rollforward.runtime.clients import Clients, open_datastore
 from rollforward.runtime.clock import SystemClock
+from rollforward.runtime.process.processes import LockedFiles, NoProcesses, Processes
 from rollforward.testing.opening import new_namespace
 from rollforward.testing.services import PROJECT
 from tests.infra.world import Services
@@ -272,16 +274,20 @@ class Worker:
         visits.put()
 
 
-@pytest.fixture
-def workers(services: Services) -> Iterator[list[Worker]]:
-    """Two processes of an app."""
+@pytest.fixture(params=["memcached", "instance"])
+def workers(
+    services: Services, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[list[Worker]]:
+    """Two processes of an app, with memcached, or without it on one instance."""
+    host = services.memcached if request.param == "memcached" else None
+    instance = LockedFiles(str(tmp_path)) if host is None else NoProcesses()
     namespace = new_namespace()
-    with contextlib.ExitStack() as caches:
-        yield [worker_of(services, namespace, number, caches) for number in range(2)]
+    with contextlib.closing(open_cache(host, scope=namespace, timeout_s=10)) as cache:
+        yield [worker_of(services, namespace, number, cache, instance) for number in range(2)]
 
 
 def worker_of(
-    services: Services, namespace: str, number: int, caches: contextlib.ExitStack
+    services: Services, namespace: str, number: int, cache: Cache, instance: Processes
 ) -> Worker:
     rows, ids = HotRows(), itertools.count()
     client = open_datastore(
@@ -291,11 +297,10 @@ def worker_of(
         database=services.database,
         interceptors=[rows],
     )
-    cache = open_cache(services.memcached, scope=namespace, timeout_s=10)
-    caches.callback(cache.close)
     clients: Any = SimpleNamespace(
         cache=cache,
         clock=SystemClock(),
+        processes=instance,
         new_id=lambda: f"{number}-{next(ids)}",
     )
     rows.start(clients)
@@ -303,7 +308,7 @@ def worker_of(
 
 
 def test_many_that_write_one_row_all_get_on(workers: list[Worker]) -> None:
-    """M7: without turns a store that locks commits one of them in a second, and refuses the rest.
+    """M10: without turns a store that locks commits one of them in a second, and refuses the rest.
 
     Each call has four attempts, as always, and none is refused.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from google.cloud.datastore_v1.types import RollbackRequest
 
+from rollforward.runtime.process import processes
 from rollforward.runtime.process.processes import (
     LockedFiles,
     NoProcesses,
@@ -78,10 +80,10 @@ def test_nobody_else_is_taken_for_dead(owner: str, tmp_path: Path) -> None:
     (tmp_path / ".dead-1.x").touch()
     (folder / ".dead-1.y").touch()
 
-    processes = LockedFiles(str(folder))
+    ours = LockedFiles(str(folder))
 
-    assert not processes.is_dead(owner.format(folder.name))
-    assert processes.is_dead(f"owner@{folder.name}/1.y")
+    assert not ours.is_dead(owner.format(folder.name))
+    assert ours.is_dead(f"owner@{folder.name}/1.y")
 
 
 def test_a_file_that_is_torn_stops_nobody(tmp_path: Path) -> None:
@@ -102,8 +104,65 @@ def test_a_file_that_is_not_locked_yet_is_nobodys(tmp_path: Path) -> None:
     assert LockedFiles(str(tmp_path)).remove_dead() == []
 
 
+HOLDER = """
+import sys
+from rollforward.runtime.process.processes import LockedFiles
+
+processes = LockedFiles(sys.argv[1])
+print(processes.try_lock("row"), processes.try_lock("row"), flush=True)
+sys.stdin.readline()
+processes.unlock("row")
+print("unlocked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "done"])
+def test_a_lock_is_another_processs_until_that_is_done_or_dead(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    """Its own threads wait for it, too; one of another name does not."""
+    mine, pipe = LockedFiles(str(tmp_path)), subprocess.PIPE
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdin is not None
+        assert owner_in(holder) == "True False"
+        assert not mine.try_lock("row")
+        assert mine.try_lock("another row")
+
+        if not is_killed:
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+            assert owner_in(holder) == "unlocked"
+            assert mine.try_lock("row")
+        holder.kill()
+        holder.wait()
+
+    assert mine.try_lock("row") == is_killed
+    mine.unlock("row")
+    assert mine.try_lock("row")
+
+
+def test_where_files_cannot_be_locked_threads_take_turns_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on some network file systems: no thread waits for a lock that nobody has."""
+    mine = LockedFiles(str(tmp_path))
+
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(processes.fcntl, "lockf", no_locks)
+
+    assert mine.try_lock("row")
+    assert not mine.try_lock("row")
+    mine.unlock("row")
+    assert mine.try_lock("row")
+
+
 def test_a_program_of_one_process_has_no_siblings(tmp_path: Path) -> None:
     assert open_processes(None) is None
     assert open_processes(str(tmp_path / "gone")) is None
     assert NoProcesses().sign("owner") == "owner"
     assert not NoProcesses().is_dead("owner")
+    assert [NoProcesses().try_lock("row") for _ in range(2)] == [True, True]
