@@ -107,7 +107,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--like", default="", help="measure on a profile of latencies: cloud, or its file"
     )
-    parser.add_argument("--items", type=int, help="grow up to so many items, guests, keys, tasks")
+    parser.add_argument("--items", type=int, help="the most items, guests, keys, tasks")
     parser.add_argument("--docs", action="store_true", help="write docs/performance/results.md")
     return parser.parse_args()
 

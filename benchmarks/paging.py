@@ -1,7 +1,7 @@
-"""Paging: the first page and the 500th, by place, by offset, and merged of four ranges.
+"""Paging: the first page and the 500th, by place, by offset, and merged from four ranges.
 
-In one thread against the Datastore emulator, without HTTP. What matters is the ratio of the two
-pages, which are read in turn, and the reads, which no noise can move.
+One thread reads pages from the Datastore emulator, without HTTP. The results are the ratio of the
+two pages, which are read in turn, and the reads, which noise cannot affect.
 """
 
 from __future__ import annotations
@@ -60,62 +60,65 @@ def measure() -> Iterator[Result]:
                     for number in range(BUCKETS)
                 )
             )
-            last = order_key(ROWS - PAGE_SIZE)
+            last_key = order_key(ROWS - PAGE_SIZE)
             ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-                "by_place": (partial(_page, one, None), partial(_page, one, Edge(last, True))),
-                "merged_of_4": (partial(_page, four, None), partial(_page, four, _merged(last))),
+                "by_place": (partial(_page, one, None), partial(_page, one, Edge(last_key, True))),
+                "merged_of_4": (
+                    partial(_page, four, None),
+                    partial(_page, four, _merged(last_key)),
+                ),
                 "by_offset": (partial(_offset, 1), partial(_offset, LAST)),
             }
-            for name, (first, end) in ways.items():
-                yield from _compared(meter, name, first, end)
+            for name, (begin, end) in ways.items():
+                yield from _compared(meter, name, begin, end)
 
 
 def _compared(
-    meter: Meter, name: str, first: Callable[[], object], last: Callable[[], object]
+    meter: Meter, name: str, read_first: Callable[[], object], read_last: Callable[[], object]
 ) -> Iterator[Result]:
-    """Read both pages in turn; yield the ratios of what they cost."""
-    begin, end = _in_turn(meter, first, last)
+    """Read both pages in turn; yield the ratios of their costs."""
+    first_cost, last_cost = _in_turn(meter, read_first, read_last)
     is_ours = name != "by_offset"
     raw = {
-        "first": {"reads": begin.reads, "round_trips": begin.round_trips},
-        "last": {"reads": end.reads, "round_trips": end.round_trips},
-        "first_ms": round(begin.median_s * 1e3, 3),
-        "last_ms": round(end.median_s * 1e3, 3),
+        "first": {"reads": first_cost.reads, "round_trips": first_cost.round_trips},
+        "last": {"reads": last_cost.reads, "round_trips": last_cost.round_trips},
+        "first_ms": round(first_cost.median_s * 1e3, 3),
+        "last_ms": round(last_cost.median_s * 1e3, 3),
     }
-    for what, value, most in (
-        ("reads", end.reads / begin.reads, 1.25),
-        ("time", end.median_s / begin.median_s, 1.5),
+    for measure, value, target in (
+        ("reads", last_cost.reads / first_cost.reads, 1.25),
+        ("time", last_cost.median_s / first_cost.median_s, 1.5),
     ):
         yield Result(
-            f"paging.{what}_of_page_{LAST}_{name}",
+            f"paging.{measure}_of_page_{LAST}_{name}",
             value,
             "times",
             "page 1",
-            most if is_ours else None,
+            target if is_ours else None,
             at_least=False,
             raw=raw,
         )
 
 
 def _in_turn(
-    meter: Meter, first: Callable[[], object], last: Callable[[], object]
+    meter: Meter, read_first: Callable[[], object], read_last: Callable[[], object]
 ) -> tuple[Pages, Pages]:
     times: tuple[list[float], list[float]] = ([], [])
     costs = []
-    for work in (first, last):
-        before = meter.cost()
+    for work in (read_first, read_last):
+        start_cost = meter.cost()
         work()
-        costs.append(meter.cost() - before)
+        costs.append(meter.cost() - start_cost)
     for _ in range(ROUNDS):
-        for taken, work in zip(times, (first, last), strict=True):
+        for seconds, work in zip(times, (read_first, read_last), strict=True):
             started = time.perf_counter()
             work()
-            taken.append(time.perf_counter() - started)
-    found = [
-        Pages(cost.reads, cost.round_trips, statistics.median(taken))
-        for cost, taken in zip(costs, times, strict=True)
+            seconds.append(time.perf_counter() - started)
+    pages = [
+        Pages(cost.reads, cost.round_trips, statistics.median(seconds))
+        for cost, seconds in zip(costs, times, strict=True)
     ]
-    return found[0], found[1]
+    return pages[0], pages[1]
 
 
 def _page(rows: Range[Any], edge: Edge | None) -> object:

@@ -1,16 +1,16 @@
-"""Profiles: where processor time and waiting go, as a flame graph and a table.
+"""Profiles of processor time and of waiting, as a flame graph and a table.
 
-    make profile NAME=insert            one request of the app, over and over
-    make profile NAME=fork_join         any benchmark, whole
+    make profile NAME=insert            one request of the app, repeated
+    make profile NAME=fork_join         any benchmark, as a whole
 
-py-spy samples the app's workers from outside, so the app is measured as it is. For requests it
-looks three times while the clients continue: at the thread that holds Python's lock, at all threads
-in a request, and at the first again for the picture. For a benchmark it looks at all its Python
-processes until it ends.
+py-spy samples the app's workers from outside, so the app is measured unchanged. For requests it
+samples three times under load: the thread that holds Python's lock, all threads in a request, and
+the lock's holder again for the picture. For a benchmark it samples all Python processes until the
+end.
 
-The table gives each sample to the innermost package that is on its stack: the standard library
-counts for its caller, except JSON and logging. Processor time without Python's lock is not in the
-first table: calls of the operating system, and gRPC's own threads.
+The table assigns each sample to the innermost package on its stack; the standard library counts for
+its caller, except JSON and logging. The first table excludes processor time without Python's lock:
+calls of the operating system, and gRPC's own threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDER = Path(".dev/profiles")
 SPY = Path(sys.executable).with_name("py-spy")
 CLIENTS, SECONDS, PER_S = 32, 8, 100
 MIN_SHARE = 0.003
-# The frame below which a thread answers a request.
+# Threads that answer a request have this frame.
 REQUEST = "wsgi_app ("
 # A package's name in the table, by a part of its files' paths; the first that matches counts.
 PACKAGES = (
@@ -56,7 +56,7 @@ PACKAGES = (
 
 
 def main() -> int:
-    """Profile what is named."""
+    """Profile the named benchmark or request."""
     parser = argparse.ArgumentParser(prog="make profile")
     parser.add_argument("name", help=f"a benchmark, or {', '.join(WORKLOADS)}")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of each look")
@@ -95,7 +95,7 @@ def _profile_requests(name: str, clients: int, seconds: int) -> None:
 
 @contextmanager
 def _under_load(act: Callable[[], Load]) -> Iterator[list[Load]]:
-    """Send requests in the meantime; the list has what the clients saw, in the end."""
+    """Send requests during the block; on exit the list has the clients' measurements."""
     loads: list[Load] = []
     thread = threading.Thread(target=lambda: loads.append(act()))
     thread.start()
@@ -106,14 +106,14 @@ def _under_load(act: Callable[[], Load]) -> Iterator[list[Load]]:
 
 
 def _looked(pids: Sequence[int], seconds: int, *options: str) -> Counter[str]:
-    """Return how often each stack was seen."""
+    """Sample some processes; return the number of samples of each stack."""
     path = FOLDER / "looked"
     _record(pids, seconds, path, *options, "--format", "raw")
     return _stacks(path.parent.glob(f"{path.name}*.part"))
 
 
 def _record(pids: Sequence[int], seconds: int, path: Path, *options: str) -> None:
-    """Sample some processes at a time."""
+    """Sample some processes concurrently."""
     spies = []
     for pid in pids:
         output = (
@@ -124,9 +124,9 @@ def _record(pids: Sequence[int], seconds: int, path: Path, *options: str) -> Non
         command += ["--output", str(output)]
         spies.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     for spy in spies:
-        _, said = spy.communicate()
+        _, errors = spy.communicate()
         if spy.returncode:
-            raise RuntimeError(said.decode().strip()[-500:])
+            raise RuntimeError(errors.decode().strip()[-500:])
 
 
 # Benchmarks
@@ -148,14 +148,14 @@ def _profile_benchmark(name: str) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """A package's part of the samples."""
+    """A package's share of the samples."""
 
     package: str
     samples: int
 
 
 def _stacks(paths: Sequence[Path] | Iterator[Path]) -> Counter[str]:
-    """Read stacks and their counts, and delete the parts that they were written in."""
+    """Read stacks and their counts from partial files, and delete the files."""
     stacks = Counter[str]()
     for path in paths:
         for line in path.read_text().splitlines():
@@ -167,7 +167,7 @@ def _stacks(paths: Sequence[Path] | Iterator[Path]) -> Counter[str]:
 
 
 def shares(stacks: Counter[str]) -> list[Share]:
-    """Return how many samples each package has, the largest first."""
+    """Return the number of samples of each package, in descending order."""
     packages = Counter[str]()
     for stack, count in stacks.items():
         packages[package_of(stack)] += count

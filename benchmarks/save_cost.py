@@ -1,8 +1,8 @@
 """The processor time of a save by its parts: `python -m benchmarks.save_cost`.
 
-One thread against the Datastore emulator, no HTTP and no relay. What is printed is the processor
-time of this process, in milliseconds a piece of work. Neither the emulator's nor any waiting is
-in it, so what else the machine does disturbs it little.
+One thread saves to the Datastore emulator, without HTTP and without a relay. The output has the
+processor time of this process, in milliseconds per operation. It contains neither the emulator's
+time nor any waiting, so other load on the machine disturbs it little.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Return the milliseconds of processor time that work takes."""
+    """Return the milliseconds of processor time of an operation."""
     started = time.process_time()
     for _ in range(TIMES):
         work()
@@ -80,12 +80,12 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _new(kind: type[ndb.Model]) -> ndb.Model:
-    """Return a source that nobody has saved yet."""
+    """Return a new source, not saved yet."""
     return source(kind, next(_numbers))
 
 
 def _keys(bare: ndb.Model) -> list[ndb.Key]:
-    """Return what a save of a source reads: its marker, and a copy of the catalog."""
+    """Return the keys that a save of a source reads: its marker, and a copy of the catalog."""
     return [marker_key(bare.key), catalog_key("one", 0)]
 
 
@@ -100,7 +100,7 @@ def _read_and_write() -> None:
 
 
 def _call(clients: Clients) -> None:
-    """Begin, read two rows, commit three, by the bare calls."""
+    """Begin, read two rows and commit three, by bare calls."""
     stub, project = clients.datastore.stub, clients.datastore.project
     transaction = stub.begin_transaction(BeginTransactionRequest(project_id=project)).transaction
     keys = [_message(key) for key in _keys(_new(Bare))]

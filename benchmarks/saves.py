@@ -1,7 +1,7 @@
-"""Saves of a source with one view, beside a bare put: threads of one process, both emulators.
+"""Saves of a source with one view, compared with bare puts: threads of one process, both emulators.
 
-No HTTP, no relay and no memcached: a save here is begin, lookup, commit. "alone" is a save with a
-transaction of its own, by ndb. The three take turns, in rounds.
+There is no HTTP, no relay and no memcached, so a save is begin, lookup, commit. "alone" is a save
+with a transaction of its own, by ndb. The three designs take turns, in rounds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rollforward.testing.world import in_threads
 EMULATORS = ("firestore", "datastore")
 CLIENTS = (8, 32)
 ROUNDS, SECONDS = 5, 2.0
-# By emulator and clients; without one the figure is there to be read.
+# By emulator and clients; other figures have no target.
 TARGETS = {("firestore", 8): 1.0, ("firestore", 32): 1.0, ("datastore", 8): 0.8}
 _numbers = itertools.count()
 
 
 class NoRelay:
-    """Leaves all rows in the outbox."""
+    """A relay that leaves all rows in the outbox."""
 
     def send(self, clients: Clients, rows: Any) -> None:
         """Do nothing."""
@@ -47,7 +47,7 @@ def measure() -> Iterator[Result]:
 
 
 def clients_of(address: str) -> Clients:
-    """Return clients of an emulator alone."""
+    """Return clients of an emulator, without other services."""
     meter = Meter()
     return Clients(
         datastore=open_datastore(PROJECT, emulator=address, interceptors=[meter]),
@@ -59,7 +59,7 @@ def clients_of(address: str) -> Clients:
 
 
 def designs(clients: Clients) -> dict[str, Callable[[], object]]:
-    """Return what is compared."""
+    """Return the saves to compare, by name."""
     kind, views = GROUPS[1]
     return {
         "put": lambda: source(Bare, next(_numbers)).put(),
@@ -81,11 +81,11 @@ def _measure(kind: str, threads: int, clients: Clients) -> Iterator[Result]:
         run(clients, act, threads, SECONDS / 4)
     for _ in range(ROUNDS):
         for name, act in acts.items():
-            before = clients.meter.total()
+            start_cost = clients.meter.total()
             count, seconds = run(clients, act, threads, SECONDS)
             rates[name].append(count / seconds)
             counts[name] += count
-            costs[name] += clients.meter.total() - before
+            costs[name] += clients.meter.total() - start_cost
     for name in ("shared", "alone"):
         ratios = [ours / put for ours, put in zip(rates[name], rates["put"], strict=True)]
         yield Result(
@@ -110,7 +110,7 @@ def _measure(kind: str, threads: int, clients: Clients) -> Iterator[Result]:
 def run(
     clients: Clients, act: Callable[[], object], threads: int, seconds: float
 ) -> tuple[int, float]:
-    """Return how often threads side by side act, and in how many seconds; lost races aside."""
+    """Return the number of actions by concurrent threads, without lost races, and the seconds."""
     counts: list[int] = []
 
     def work() -> None:

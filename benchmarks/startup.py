@@ -1,16 +1,15 @@
-"""Start-up: what importing `main` takes, and what passes until a fresh process has answered.
+"""Start-up: the time of importing `main`, and the time until a new process has answered.
 
-Each start is a process of its own, with gunicorn's hooks, and its figure the processor
-time that it took, which other work on the machine moves less than the clock; `raw` has the seconds
-as well. Of many starts the quickest counts. The first request goes to a page with a form, in the
-process itself: import, clients, app, and the answer, with Datastore's emulator behind it. The
-command `tasks-emulator` starts until a first call has its answer, over REST and over gRPC; `raw`
-has the memory that it takes then.
+Each start is a process of its own, with gunicorn's hooks. The figure is its processor time, which
+other work on the machine affects less than the clock; `raw` has the elapsed seconds as well. The
+quickest of many starts counts. The first request goes to a page with a form, inside the process:
+import, clients, app and answer, with a Datastore emulator. The command `tasks-emulator` runs until
+the answer to a first call, over REST and over gRPC; `raw` has its memory at that time.
 
     .venv/bin/python -m benchmarks.startup FOLDER
 
-measures another copy of this repository beside this one, in turns: how docs/performance/start-up.md
-got its figures of before and after.
+compares another copy of this repository with this one, in turns. The figures of before and after in
+docs/performance/start-up.md come from it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from rollforward.local.services.standalone import datastore_emulator
 
 ROOT = Path(__file__).parent.parent
 STARTS = 15
-# A path that no cache of bytecode has an excuse for: the first start of each is thrown away.
+# The first start for each path is discarded, so the bytecode is always cached.
 PAGES = {"live": "/health/live", "page": "/sums"}
 PROGRAM = """
 import json, os, queue, resource, runpy, sys, time, types
@@ -85,7 +84,7 @@ ENV = {
     "LOG_LEVEL": "WARNING",
 }
 
-Starts = dict[str, list[tuple[float, float]]]  # By what had happened: (processor, clock) seconds.
+Starts = dict[str, list[tuple[float, float]]]  # By event: (processor, clock) seconds.
 
 
 def measure() -> Iterator[Result]:
@@ -114,7 +113,7 @@ def door() -> Result:
 
 
 def tasks_emulator(api: str) -> Result:
-    """Start the Cloud Tasks emulator again and again, and call it once each time."""
+    """Start the Cloud Tasks emulator repeatedly, and call it once each time."""
     processor, clock, memory = [], [], []
     for turn in range(STARTS + 1):
         began = time.perf_counter()
@@ -160,14 +159,14 @@ VERSUS = {
 
 
 def starts_of(folders: list[Path], datastore: str) -> list[Starts]:
-    """Start the app of each folder again and again, in turns."""
-    found: list[Starts] = [{} for _ in folders]
+    """Start the app of each folder repeatedly, in turns."""
+    starts_by_folder: list[Starts] = [{} for _ in folders]
     for turn in range(STARTS + 1):
-        for folder, starts in zip(folders, found, strict=True):
+        for folder, starts in zip(folders, starts_by_folder, strict=True):
             for name, (processor_s, clock_s) in _start(folder, datastore).items():
                 if turn:  # The first one may have had to compile.
                     starts.setdefault(name, []).append((processor_s, clock_s))
-    return found
+    return starts_by_folder
 
 
 def _start(folder: Path, datastore: str) -> Mapping[str, tuple[float, float]]:
@@ -191,10 +190,10 @@ def _raw(starts: Starts, name: str) -> dict[str, object]:
 def main() -> int:
     """Compare this repository with another copy of it."""
     with datastore_emulator() as datastore:
-        other, own = starts_of([Path(sys.argv[1]).resolve(), ROOT], datastore)
+        theirs, ours = starts_of([Path(sys.argv[1]).resolve(), ROOT], datastore)
     for name in VERSUS:
-        before, after = _best(other, name), _best(own, name)
-        print(f"{name}: {before:.3f} s before, {after:.3f} s now, {after / before:.2f} of it")
+        their_s, our_s = _best(theirs, name), _best(ours, name)
+        print(f"{name}: {their_s:.3f} s before, {our_s:.3f} s now, {our_s / their_s:.2f} of it")
     return 0
 
 

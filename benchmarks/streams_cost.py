@@ -1,8 +1,8 @@
 """The framework's own cost of a record of a stream: `python -m benchmarks.streams_cost`.
 
-The workload of benchmarks/streams/benchmark.py, pulled through one stage and three, with rows in a
-dict, and with all that runs at once in turns on one thread, a remote call each. So the processor
-time is that of our code: no service, no gRPC, no other thread. `--profile` says where it goes.
+It pulls the workload of benchmarks/streams/benchmark.py through one stage and three. Rows are in a
+dict, and concurrent steps take turns on one thread, with one remote call per turn. So all processor
+time is spent in our code: no service, no gRPC, no other thread. `--profile` prints a profile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECORDS, ROUNDS = app.RECORDS, 3
 
 
 class Rows:
-    """In the place of rollforward.datastore.bodies: rows in a dict."""
+    """Rows in a dict, as a replacement of rollforward.datastore.bodies."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], bodies.Row] = {}
@@ -61,7 +61,9 @@ class Rows:
         return self._names(kind, low, high)[:limit]
 
     def _names(self, kind: str, low: str, high: str) -> list[str]:
-        return sorted(name for each, name in self.rows if each == kind and low <= name < high)
+        return sorted(
+            name for row_kind, name in self.rows if row_kind == kind and low <= name < high
+        )
 
     def commit(
         self, client: Any, *, puts: Sequence[Any], inserts: Sequence[Any], deletes: Sequence[Any]
@@ -101,20 +103,20 @@ class Machine:
         self.environment = self.engine.environment
         self.wakes: list[tuple[float, int, Wake]] = []
         self.known: set[Any] = set()
-        self.running: list[list[Any]] = []  # Steps, what they get, and when they go on.
+        self.running: list[list[Any]] = []  # Steps, their next answer, and the time to resume them.
 
     def run(self) -> None:
-        """Pull all, and work until the last window is kept."""
+        """Pull all records, and work until the last window is stored."""
         self.engine.run(read_head(self.environment))
         self._create(CreateTasks([pull_wake(self.environment, Partition("in", ""), 0)]))
         names = Names(self.pipeline.name)
         while not self._is_over(names):
-            now = time.monotonic()
-            while self.wakes and self.wakes[0][0] <= now:
+            now_s = time.monotonic()
+            while self.wakes and self.wakes[0][0] <= now_s:
                 self.running.append([self._steps(heapq.heappop(self.wakes)[2]), None, 0.0])
-            ready = [each for each in self.running if each[2] <= now]
-            for each in ready:
-                self._resume(each)
+            ready = [process for process in self.running if process[2] <= now_s]
+            for process in ready:
+                self._resume(process)
             if not ready:
                 time.sleep(0.001)
 
@@ -161,10 +163,10 @@ SHAPES = {"1 stage": stages(1), "3 stages": stages(3), "3 stages, fused": fused(
 
 
 def measured(shape: str, name: str, profile: cProfile.Profile | None) -> tuple[float, Rows]:
-    """Run the workload once; return the processor time in seconds, and what was called."""
+    """Run the workload once; return the processor time in seconds, and the store."""
     store = Rows()
-    for each in ("read", "scan", "first_names", "commit"):
-        setattr(bodies, each, getattr(store, each))
+    for function in ("read", "scan", "first_names", "commit"):
+        setattr(bodies, function, getattr(store, function))
     machine = Machine(app.pulled(name, SHAPES[shape]), store)
     began_s = time.process_time()
     if profile is None:
@@ -179,17 +181,19 @@ def measured(shape: str, name: str, profile: cProfile.Profile | None) -> tuple[f
 
 
 def main() -> None:
-    """Print what a record costs, and where the time goes."""
+    """Print the cost of a record, and optionally a profile."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streams_cost")
     parser.add_argument("--profile", action="store_true", help="say where the time goes")
     is_profile = parser.parse_args().profile
-    truth(RECORDS)  # All rounds share it, and the records.
+    truth(RECORDS)  # Computed once for all rounds, like the records.
     freeze_heap()
     for number, shape in enumerate(SHAPES):
         runs = [measured(shape, f"cost-{number}-{n}", None) for n in range(ROUNDS)]
         took_s, store = min(runs, key=lambda run: run[0])
-        each = {name: f"{count / RECORDS:.3f}" for name, count in sorted(store.counts.items())}
-        print(f"{shape}: {1e6 * took_s / RECORDS:.1f} us a record, {each}")
+        per_record = {
+            name: f"{count / RECORDS:.3f}" for name, count in sorted(store.counts.items())
+        }
+        print(f"{shape}: {1e6 * took_s / RECORDS:.1f} us a record, {per_record}")
         if is_profile:
             profile = cProfile.Profile()
             measured(shape, f"profile-{number}", profile)

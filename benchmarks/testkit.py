@@ -1,9 +1,9 @@
-"""Test kit: how long 200 tests of an app take, with their emulators, in a session of pytest.
+"""Test kit: the time of 200 tests of an app, with their emulators, in a session of pytest.
 
 The app is the shop of docs/examples. Each test opens the shop, buys, settles (outbox, shipping, a
-view's row) and runs two queries. The session runs as a user's: in a folder of its own, by pytest
-with two workers, from its start to its end; each worker starts its own emulators. `raw` has the
-processor seconds of all its processes, since other work on the machine moves the clock's seconds.
+view's row) and runs two queries. The session runs like a user's: in a folder of its own, by pytest
+with two workers, each with its own emulators. The time is from its start to its end. `raw` has the
+processor seconds of all its processes, since other work on the machine affects the clock's seconds.
 
     make bench NAMES=testkit
 """
@@ -28,7 +28,7 @@ TESTS = 200
 WORKERS = 2
 TARGET_S = 30.0
 TIMEOUT_S = 600
-# Where the package is installed, pytest finds the plugin by its entry point.
+# If the package is installed, pytest finds the plugin by its entry point.
 IS_INSTALLED = bool(entry_points(group="pytest11", name="rollforward"))
 _OPTIONS = (
     *(() if IS_INSTALLED else ("-p", "rollforward.testing.plugin")),
@@ -64,7 +64,7 @@ def measure() -> Iterator[Result]:
         folder = Path(name)
         (folder / "pytest.ini").write_text(SETTINGS)
         (folder / "test_shop.py").write_text(MODULE)
-        _run(folder, f"test_shop.py::{TEST}[0]")  # Compiles what is not compiled.
+        _run(folder, f"test_shop.py::{TEST}[0]")  # Compiles the bytecode.
         load = os.getloadavg()[0]
         clock_s, processor_s, share_s = _run(folder, "-n", str(WORKERS))
     yield Result(
@@ -100,8 +100,8 @@ def _run(folder: Path, *arguments: str) -> tuple[float, float, float]:
     seconds = time.monotonic() - began
     if done.returncode != 0:
         raise RuntimeError(done.stdout[-3000:] + done.stderr[-1000:])
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = ended.ru_utime + ended.ru_stime - used.ru_utime - used.ru_stime
     phases = re.findall(r"^([\d.]+)s (?:call|setup|teardown) ", done.stdout, flags=re.MULTILINE)
-    durations = sorted(map(float, phases))[: -2 * WORKERS]  # Not the starts and ends of services.
+    durations = sorted(map(float, phases))[: -2 * WORKERS]  # Without starts and stops of services.
     return seconds, processor_s, sum(durations)

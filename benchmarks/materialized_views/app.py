@@ -1,9 +1,9 @@
-"""The app that is measured: a save and what follows from it, done in four ways.
+"""The measured app: a save and its updates, in four designs.
 
 save       through the view layer, with 0, 1 or 3 views of the source
-put        a bare put of the source and nothing else: the limit
+put        a bare put of the source and nothing else: the upper bound
 inline     one transaction for the source and the aggregate of its group: the naive design
-recompute  a put, then the aggregate of the group counted anew by a query
+recompute  a put, then a query that recounts the aggregate of the group
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Source(ndb.Model):
 
 
 class Seen0(_Source):
-    """A source that no row takes anything from."""
+    """A source that contributes to no row."""
 
 
 class Seen1(_Source):
@@ -45,7 +45,7 @@ class Bare(_Source):
 
 
 class Total(ndb.Model):
-    """The aggregate of a group, for the designs that keep it themselves."""
+    """The aggregate of a group, for the designs without a view."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
     points = ndb.IntegerProperty(indexed=False, default=0)
@@ -56,7 +56,7 @@ class _Unpaced(View):
 
 
 class Nothing(_Unpaced):
-    """A view that takes nothing."""
+    """A view without contributions."""
 
     source = Seen0
 
@@ -66,7 +66,7 @@ class Nothing(_Unpaced):
 
 
 class ByGrade(_Unpaced):
-    """Twelve rows."""
+    """The totals by grade, in twelve rows."""
 
     source = Seen1
 
@@ -76,7 +76,7 @@ class ByGrade(_Unpaced):
 
 
 class First(_Unpaced):
-    """By grade, one of three."""
+    """The totals by grade, one of three views."""
 
     source = Seen3
 
@@ -86,7 +86,7 @@ class First(_Unpaced):
 
 
 class Second(_Unpaced):
-    """By house, one of three."""
+    """The totals by house, one of three views."""
 
     source = Seen3
 
@@ -96,7 +96,7 @@ class Second(_Unpaced):
 
 
 class Third(_Unpaced):
-    """By both, one of three."""
+    """The totals by grade and house, one of three views."""
 
     source = Seen3
 
@@ -134,7 +134,7 @@ def serve() -> Flask:
 
 
 def source(kind: type[_Source], number: int) -> Any:
-    """Return a source; the same number makes the same one."""
+    """Return a source, which only depends on kind and number."""
     spread = f"{(number * 2654435761) % 2**32:08x}"
     return kind(id=spread, grade=number % GRADES, house=number % HOUSES, points=number % 100)
 
@@ -142,8 +142,8 @@ def source(kind: type[_Source], number: int) -> Any:
 def inline(bare: Bare) -> None:
     """Save a source and add it to its total, once."""
     total_key = ndb.Key(Total, bare.grade + 1)
-    known, total = ndb.get_multi([bare.key, total_key])
-    if known is not None:
+    stored, total = ndb.get_multi([bare.key, total_key])
+    if stored is not None:
         return
     total = total or Total(key=total_key)
     total.count += 1
@@ -152,7 +152,7 @@ def inline(bare: Bare) -> None:
 
 
 def recompute(bare: Bare) -> None:
-    """Save a source and count its group anew."""
+    """Save a source and recount its group."""
     bare.put()
     group = Bare.query(Bare.grade == bare.grade).fetch()
     points = sum(member.points for member in group)

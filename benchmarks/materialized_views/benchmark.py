@@ -1,9 +1,8 @@
 """Views: saves with and without them, updates against rival designs, reads against a query.
 
-Over HTTP, by eight clients on kept connections, against gunicorn with two workers; the clients
-share the two cores with everything else. Updates are measured with memcached, by which saves share
-the task that folds them.
-How the designs differ: benchmarks/materialized_views/app.py.
+Eight clients send requests over persistent HTTP connections to gunicorn with two workers; the
+clients share the two cores with everything else. Updates are measured with memcached, so that saves
+can share a task that folds them. benchmarks/materialized_views/app.py explains the designs.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def measure() -> Iterator[Result]:
 
 
 def _saves(bench: Bench) -> Iterator[Result]:
-    """Compare saves a second with a bare put, while updates wait in their queue."""
+    """Compare saves a second with bare puts, while updates wait in their queue."""
     took: dict[str, list[float]] = {design: [] for design in DESIGNS}
     for _ in range(ROUNDS):
         for design, times in took.items():
@@ -88,10 +87,10 @@ def _updates(bench: Bench) -> Iterator[Result]:
     took: dict[str, list[float]] = {"1": [], "inline": [], "recompute": []}
     for _ in range(ROUNDS):
         for design, times in took.items():
-            before = _counted(bench, design)
+            start_count = _counted(bench, design)
             times.append(_run_to_the_end(bench, design))
-            if design != "recompute" and _counted(bench, design) - before != SAVES:
-                raise RuntimeError(f"{design}: {_counted(bench, design) - before} of {SAVES}")
+            if design != "recompute" and _counted(bench, design) - start_count != SAVES:
+                raise RuntimeError(f"{design}: {_counted(bench, design) - start_count} of {SAVES}")
     rates = {design: SAVES / statistics.median(times) for design, times in took.items()}
     rivals = {"inline": "source and aggregate in one transaction", "recompute": "a query each"}
     for rival, versus in rivals.items():
@@ -112,7 +111,7 @@ def _updates(bench: Bench) -> Iterator[Result]:
 
 
 def _run_to_the_end(bench: Bench, design: str) -> float:
-    """Save, and wait until every update is applied: its row is gone then. Return the seconds."""
+    """Save, wait until no update has a row, so all are applied, and return the seconds."""
     began = _run(bench, design, SAVES).began
     deadline = time.monotonic() + TIMEOUT_S
     while _waiting(bench):
@@ -124,7 +123,7 @@ def _run_to_the_end(bench: Bench, design: str) -> float:
 
 
 def _counted(bench: Bench, design: str) -> int:
-    """Return how many sources the rows of a design count."""
+    """Return the number of sources that the rows of a design count."""
     with bench.clients.context():
         if design == "1":
             views = GROUPS[1][1]
@@ -136,19 +135,19 @@ def _counted(bench: Bench, design: str) -> int:
 
 
 def _operations(bench: Bench) -> Iterator[Result]:
-    """Count what a save asks of the services, and what an update does."""
+    """Count the operations of a save, and of its update."""
     _pause(bench, paused=True)
-    before = bench.cost()
+    start_cost = bench.cost()
     _run(bench, "1", SAVES)
     _until_relayed(bench)
-    saved = bench.cost() - before
+    saved = bench.cost() - start_cost
     _pause(bench, paused=False)
     bench.queue.wait_idle(TIMEOUT_S)
-    both = bench.cost() - before
-    for what, spent in (("save", saved), ("apply", both - saved)):
+    both = bench.cost() - start_cost
+    for work, spent in (("save", saved), ("apply", both - saved)):
         for field in fields(Cost):
             yield Result(
-                f"materialized_views.{field.name}_per_{what}",
+                f"materialized_views.{field.name}_per_{work}",
                 getattr(spent, field.name) / SAVES,
                 "operations",
                 "one view, one row changed",
@@ -161,7 +160,7 @@ def _operations(bench: Bench) -> Iterator[Result]:
 
 
 def _reads(bench: Bench) -> Iterator[Result]:
-    """Compare reading the view with counting its sources."""
+    """Compare a read of the view with a count of its sources."""
     views = GROUPS[1][1]
     stored = 0
     for size in SIZES:
@@ -200,17 +199,17 @@ def _count_by_query() -> dict[int, tuple[int, int]]:
 
 
 def _read(bench: Bench, act: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Return the median seconds and the entity reads of something."""
-    before = bench.read_meter.cost()
+    """Return the median seconds and the entity reads of an action."""
+    start_cost = bench.read_meter.cost()
     times = [_timed(act) for _ in range(rounds)]
-    return statistics.median(times), (bench.read_meter.cost() - before).reads / rounds
+    return statistics.median(times), (bench.read_meter.cost() - start_cost).reads / rounds
 
 
 # Clients
 
 
 def _run(bench: Bench, design: str, saves: int) -> Load:
-    """Save sources that nobody saved before."""
+    """Save new sources."""
     path = f"/bench/{design}/{{}}"
     return counted(bench.port, path, min(CLIENTS, saves), new_numbers(saves))
 
@@ -222,7 +221,7 @@ def _timed(act: Callable[[], object]) -> float:
 
 
 def _until_relayed(bench: Bench) -> None:
-    """Wait until a task comes for the updates that wait, or none does."""
+    """Wait until no update is pending, or a task for them exists."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         counts = bench.queue.engine.counts().values()
@@ -238,7 +237,7 @@ def _waiting(bench: Bench) -> int:
 
 
 def _forget_updates(bench: Bench) -> None:
-    """Drop the updates that wait: only their saves were measured."""
+    """Drop the pending updates, as only their saves were measured."""
     bench.queue.engine.reset()
     with bench.clients.context():
         _clear_kind(OutboxTask)

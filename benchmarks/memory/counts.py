@@ -1,4 +1,4 @@
-"""Operations that the store in memory was asked for, by kind of row."""
+"""Operations of the store in memory, by kind of row."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 
 SERVICE = "google.datastore.v1.Datastore"
-METHOD = "Counts"  # Of this store alone: Datastore has no such call.
+METHOD = "Counts"  # A call of this store only; Datastore has none like it.
 
 
 def operations(method: str, request: Any, answer: Any) -> Iterator[str]:
-    """Yield the operations of a call that was answered: "read <kind>" for each entity, and so on.
+    """Yield the operations of an answered call: "read <kind>" for each entity, and so on.
 
-    Keys of a query that asks for nothing else are listed, not read.
+    The results of a keys-only query count as listed, not as read.
     """
     if method == "Lookup":
         for key in request.keys:
@@ -36,7 +36,7 @@ def operations(method: str, request: Any, answer: Any) -> Iterator[str]:
 
 
 def counts_of(address: str) -> Counter[str]:
-    """Return the operations that the store at an address was asked for so far."""
+    """Return the operations of the store at an address so far."""
     with grpc.insecure_channel(address) as channel:
         answer = channel.unary_unary(f"/{SERVICE}/{METHOD}")(b"")
     return Counter(json.loads(answer))

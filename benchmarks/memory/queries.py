@@ -1,4 +1,4 @@
-"""Queries: their form, their bounds, and one answer, cut at 300 results."""
+"""Queries: their form, their bounds, and answers of at most 300 results."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _FROM, _TO = (_Op.GREATER_THAN, _Op.GREATER_THAN_OR_EQUAL), (_Op.LESS_THAN, _Op.
 
 @dataclass(frozen=True)
 class Plan:
-    """A query as an index answers it.
+    """A query in terms of its index.
 
     Attributes:
-        same: The values that the index begins with.
-        ranges: Operators and values of the property behind them.
-        further: What is compared entity by entity.
-        ancestor: The key that results are below; ().
+        same: The values of the index's first properties.
+        ranges: Operators and values for the property after them.
+        further: Conditions to check entity by entity.
+        ancestor: The key of an ancestor of all results, or ().
     """
 
     form: Form
@@ -53,7 +53,7 @@ class Plan:
     ancestor: Path
 
     def low(self) -> tuple[Any, ...]:
-        """Return the bound at which a scan begins."""
+        """Return the lower bound of a scan."""
         lows = [value for operator, value in self.ranges if self._is_begin(operator)]
         if not self.form.orders and self.ancestor:
             lows.append(self.ancestor)
@@ -64,7 +64,7 @@ class Plan:
         return operator in (_TO if is_down else _FROM)
 
     def matches(self, entry: tuple[Any, ...], entity: Any) -> bool | None:
-        """Return whether an entry is a result; None: no later one is."""
+        """Return whether an entry is a result, or None if neither it nor a later one is."""
         count = len(self.same)
         if entry[:count] != self.same:
             return None
@@ -76,31 +76,31 @@ class Plan:
         if self.ancestor and path[: len(self.ancestor)] != self.ancestor:
             return False if self.form.orders else None
         return all(
-            any(_holds(value, operator, wanted) for value in indexed_values(entity, name))
-            for name, operator, wanted in self.further
+            any(_holds(value, operator, bound) for value in indexed_values(entity, name))
+            for name, operator, bound in self.further
         )
 
 
-def _holds(value: Any, operator: int, wanted: Any) -> bool:
-    if isinstance(wanted, Descending):
-        value, wanted = value.value, wanted.value
+def _holds(value: Any, operator: int, bound: Any) -> bool:
+    if isinstance(bound, Descending):
+        value, bound = value.value, bound.value
     match operator:
         case _Op.EQUAL:
-            return bool(value == wanted)
+            return bool(value == bound)
         case _Op.GREATER_THAN:
-            return bool(value > wanted)
+            return bool(value > bound)
         case _Op.GREATER_THAN_OR_EQUAL:
-            return bool(value >= wanted)
+            return bool(value >= bound)
         case _Op.LESS_THAN:
-            return bool(value < wanted)
+            return bool(value < bound)
         case _Op.LESS_THAN_OR_EQUAL:
-            return bool(value <= wanted)
+            return bool(value <= bound)
         case other:
             raise NotImplementedError(f"operator {_Op(other).name}")
 
 
 def _filters(query_filter: Any) -> Iterator[Any]:
-    """Yield the property filters that all have to hold."""
+    """Yield the property filters of a conjunction."""
     kind = query_filter.WhichOneof("filter_type")
     if kind == "property_filter":
         yield query_filter.property_filter
@@ -113,10 +113,10 @@ def _filters(query_filter: Any) -> Iterator[Any]:
 
 
 def plan_of(namespace: str, query: Any) -> Plan:
-    """Return how to answer a query.
+    """Return the plan for a query.
 
     Raises:
-        NotImplementedError: its form is not known here.
+        NotImplementedError: this store does not support its form.
     """
     if len(query.kind) != 1:
         raise NotImplementedError("a query without a kind")
@@ -140,19 +140,19 @@ def plan_of(namespace: str, query: Any) -> Plan:
     ]
     if not orders:
         orders = [(name, False) for name, *_ in unequal if name != KEY_PROPERTY][:1]
-    known = [name for name, _ in orders] + list(same)
+    indexed = [name for name, _ in orders] + list(same)
     orders += [
         (projected.property.name, False)
         for projected in query.projection
-        if projected.property.name not in (*known, KEY_PROPERTY)
+        if projected.property.name not in (*indexed, KEY_PROPERTY)
     ]
     if orders and orders[-1] == (KEY_PROPERTY, False):
         orders.pop()  # Each index ends with the key.
-    first, is_down = orders[0] if orders else (KEY_PROPERTY, False)
-    ranges = [(op, _bound(name, value, is_down)) for name, op, value in unequal if name == first]
-    if not orders:  # The entry has the key itself there.
+    ranged, is_down = orders[0] if orders else (KEY_PROPERTY, False)
+    ranges = [(op, _bound(name, value, is_down)) for name, op, value in unequal if name == ranged]
+    if not orders:  # The entry has the bare key there.
         ranges = [(op, value[1]) for op, value in ranges]
-    further += [condition for condition in unequal if condition[0] != first]
+    further += [condition for condition in unequal if condition[0] != ranged]
     names = tuple(sorted(same))
     form = Form((namespace, query.kind[0].name), names, tuple(orders))
     return Plan(form, tuple(same[name] for name in names), ranges, further, ancestor)
@@ -165,7 +165,7 @@ def _bound(name: str, value: Value, is_down: bool) -> Any:
 
 
 def answer(rows: Rows, namespace: str, query: Any, at: int | None, batch: Any) -> list[Path]:
-    """Write one answer of a query; return the keys of its results."""
+    """Write one answer to a query into `batch`; return the keys of its results."""
     plan = plan_of(namespace, query)
     limit = query.limit.value if query.HasField("limit") else None
     begin, end = _cursor(query.start_cursor), _cursor(query.end_cursor)
@@ -205,14 +205,14 @@ def _cursor(cursor: bytes) -> tuple[Any, ...] | None:
 
 
 def _directed(plan: Plan, entry: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an entry of a cursor with the directions of its index."""
+    """Return a cursor's entry with the sort directions of its index."""
     begin = len(plan.same)
     downs = {begin + n for n, (_, is_down) in enumerate(plan.form.orders) if is_down}
     return tuple(Descending(part) if n in downs else part for n, part in enumerate(entry))
 
 
 def _group(plan: Plan, query: Any, entry: tuple[Any, ...]) -> Any:
-    """Return what a result is once of: its key, or the values that it is distinct on."""
+    """Return the identity of a result: its key, or its values of the distinct properties."""
     if not query.distinct_on:
         is_projection = _result_type(query) == EntityResult.ResultType.PROJECTION
         return plain(entry) if is_projection else entry[-1]

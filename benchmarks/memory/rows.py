@@ -1,4 +1,4 @@
-"""Entities with versions, the indexes of the queries that were asked, and moments of the past."""
+"""Entities with versions, indexes for the queries so far, and reads of the past."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT_US = 15_000_000
 
 
 class Stored(NamedTuple):
-    """An entity, and the version of the commit that wrote it, in microseconds."""
+    """An entity, and the version of its last commit, in microseconds."""
 
     entity: Any
     version: int
@@ -34,8 +34,8 @@ class Rows:
     """All entities; a change is atomic because its caller holds a lock.
 
     Attributes:
-        now_us: The time of a commit, in microseconds.
-        kept_us: For how long what was replaced is kept, for reads of the past.
+        now_us: Returns the time for a commit, in microseconds.
+        kept_us: The time for which replaced entities are kept, for reads of the past.
     """
 
     now_us: Callable[[], int] = lambda: time.time_ns() // 1_000
@@ -45,55 +45,55 @@ class Rows:
     _by_kind: dict[tuple[str, str], list[Path]] = field(default_factory=lambda: defaultdict(list))
     _indexes: dict[Form, list[tuple[Any, ...]]] = field(default_factory=dict)
     _forms: dict[tuple[str, str], list[Form]] = field(default_factory=lambda: defaultdict(list))
-    # What a commit has replaced, by its version, oldest first.
+    # Replaced entities with the version of the commit, oldest first.
     _replaced: deque[tuple[int, Path, Stored | None]] = field(default_factory=deque)
 
     def next_version(self) -> int:
-        """Return the version of a commit that begins now: later than all others."""
+        """Return the version of a new commit, which is later than all others."""
         self.version = max(self.version + 1, self.now_us())
         return self.version
 
     def now(self) -> int:
-        """Return the moment that a read sees: all commits so far."""
+        """Return the version that a read at this time sees."""
         return self.version
 
     def get(self, path: Path, at: int | None = None) -> Stored | None:
-        """Return an entity as it is, or as it was at a moment."""
+        """Return an entity, optionally as it was at a version."""
         stored = self.stored.get(path)
         if at is None or (self.version <= at):
             return stored
-        for version, replaced, before in self._since(at):
+        for version, replaced, previous in self._since(at):
             if replaced == path and version > at:
-                return before
+                return previous
         return stored
 
     def changed_since(self, at: int) -> Iterator[Path]:
-        """Yield what was written or deleted after a moment, if that is not too long ago."""
+        """Yield the keys written or deleted after a version, as far back as changes are kept."""
         return (path for _, path, _ in self._since(at))
 
     def _since(self, at: int) -> list[tuple[int, Path, Stored | None]]:
-        """Return what was replaced after a moment, the oldest first."""
-        later = []
+        """Return the changes after a version with the replaced entities, oldest first."""
+        changes = []
         for change in reversed(self._replaced):
             if change[0] <= at:
                 break
-            later.append(change)
-        later.reverse()
-        return later
+            changes.append(change)
+        changes.reverse()
+        return changes
 
     def write(self, version: int, changes: Mapping[Path, Any]) -> None:
-        """Write entities, or delete those that are None."""
+        """Write entities; None deletes one."""
         for path, entity in changes.items():
-            before = self.stored.get(path)
-            self._replaced.append((version, path, before))
-            if before is not None:
-                self._drop_entries(path, before.entity)
+            previous = self.stored.get(path)
+            self._replaced.append((version, path, previous))
+            if previous is not None:
+                self._drop_entries(path, previous.entity)
             if entity is None:
                 self.stored.pop(path, None)
             else:
                 self.stored[path] = Stored(entity, version)
-                self._add_entries(path, entity, is_new=before is None)
-            if entity is None and before is not None:
+                self._add_entries(path, entity, is_new=previous is None)
+            if entity is None and previous is not None:
                 paths = self._by_kind[kind_of(path)]
                 del paths[bisect_left(paths, path)]
         while self._replaced and self._replaced[0][0] < version - self.kept_us:
@@ -114,7 +114,7 @@ class Rows:
                 del index[bisect_left(index, entry)]
 
     def _index(self, form: Form) -> list[tuple[Any, ...]]:
-        """Return a sorted index; the first query of a form makes it."""
+        """Return a sorted index; the first query of a form creates it."""
         if form not in self._indexes:
             entries = [
                 entry
@@ -128,27 +128,27 @@ class Rows:
     def scan(
         self, form: Form, low: Sequence[Any], at: int | None = None
     ) -> Iterator[tuple[tuple[Any, ...], Stored]]:
-        """Yield entries and their entities from a bound on, in order, as they were at a moment."""
+        """Yield entries and entities in order from a bound, optionally as of a version."""
         index = self._index(form)
-        first: dict[Path, Stored | None] = {}
+        replaced: dict[Path, Stored | None] = {}
         if at is not None and at < self.version:
-            for _, path, before in self._since(at):
+            for _, path, previous in self._since(at):
                 if kind_of(path) == form.kind:
-                    first.setdefault(path, before)
+                    replaced.setdefault(path, previous)
         earlier = sorted(
             entry
-            for path, before in first.items()
-            if before is not None
-            for entry in entries_of(before.entity, path, form.same, form.orders)
+            for path, previous in replaced.items()
+            if previous is not None
+            for entry in entries_of(previous.entity, path, form.same, form.orders)
             if entry >= tuple(low)
         )
         place, bound = 0, tuple(low)
         for number in range(bisect_left(index, bound), len(index)):
             entry = index[number]
             while place < len(earlier) and earlier[place] < entry:
-                yield earlier[place], first[earlier[place][-1]]  # type: ignore[misc]
+                yield earlier[place], replaced[earlier[place][-1]]  # type: ignore[misc]
                 place += 1
-            if entry[-1] not in first:
+            if entry[-1] not in replaced:
                 yield entry, self.stored[entry[-1]]
         for entry in earlier[place:]:
-            yield entry, first[entry[-1]]  # type: ignore[misc]
+            yield entry, replaced[entry[-1]]  # type: ignore[misc]

@@ -25,7 +25,7 @@ LOOK_EVERY_S = 0.02
 
 
 def serve(port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is terminated."""
     server = grpc.server(
         ThreadPoolExecutor(THREADS), options=[("grpc.max_receive_message_length", -1)]
     )
@@ -62,7 +62,7 @@ def memory_datastore() -> Iterator[str]:
     """Run a Datastore in memory; yield its address, for DATASTORE_EMULATOR_HOST.
 
     Raises:
-        ServiceFailedError: it did not start.
+        ServiceFailedError: the process did not start.
     """
     port = ports.free_port()
     command = [sys.executable, "-m", "benchmarks.memory", str(port)]

@@ -29,7 +29,7 @@ _FAIL = Mutation.ConflictResolutionStrategy.FAIL
 
 
 class RefusedError(Exception):
-    """A call that the service refuses: with a code of gRPC and a text."""
+    """A call that the service refuses, with a gRPC status code and a message."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 @dataclass
 class _Transaction:
-    """A transaction: the moment it reads, what it has read, and its queries with their results."""
+    """A transaction: its snapshot, the keys it has read, and its queries with their results."""
 
     at: int | None = None
     reads: set[Path] = field(default_factory=set)
@@ -46,7 +46,7 @@ class _Transaction:
 
 
 class MemoryDatastore:
-    """Datastore's methods on protobufs, one at a time."""
+    """Datastore's methods on protobufs, which run one at a time."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         self.rows = rows or Rows()
@@ -104,7 +104,7 @@ class MemoryDatastore:
         return RollbackResponse.pb()()
 
     def _read_at(self, options: Any) -> tuple[int, _Transaction | None]:
-        """Return the moment that a call reads, and the transaction that it belongs to."""
+        """Return the version that a call reads, and its transaction."""
         match options.WhichOneof("consistency_type"):
             case "transaction":
                 transaction = self._open(options.transaction)
@@ -171,10 +171,10 @@ class MemoryDatastore:
         return response
 
     def _check_reads(self, transaction: _Transaction) -> None:
-        """Let a transaction pass whose reads would give the same now.
+        """Check that a transaction's reads would have the same results now.
 
         Raises:
-            RefusedError: ABORTED.
+            RefusedError: ABORTED, as a result would differ.
         """
         has_changed = transaction.at is not None and any(
             path in transaction.reads for path in self.rows.changed_since(transaction.at)
@@ -194,7 +194,7 @@ class MemoryDatastore:
         """Add a mutation to the changes of a commit.
 
         Raises:
-            RefusedError: the entity is not as the mutation expects.
+            RefusedError: the entity is not in the state that the mutation expects.
         """
         operation = mutation.WhichOneof("operation")
         if operation == "delete":
@@ -208,14 +208,14 @@ class MemoryDatastore:
             result.key.CopyFrom(self._complete(entity.key))
         path = path_of(entity.key)
         stored = self.rows.get(path)
-        before = changes.get(path, stored and stored.entity)
-        if operation == "insert" and before is not None:
+        current = changes.get(path, stored and stored.entity)
+        if operation == "insert" and current is not None:
             raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, "entity already exists")
-        if operation == "update" and before is None:
+        if operation == "update" and current is None:
             raise RefusedError(grpc.StatusCode.NOT_FOUND, "no entity to update")
         self._check_base(mutation, path)
         if mutation.HasField("property_mask"):
-            entity = _masked(before, entity, mutation.property_mask.paths)
+            entity = _masked(current, entity, mutation.property_mask.paths)
         for transform in mutation.property_transforms:
             _transform(entity, transform, result)
         changes[path] = entity
@@ -229,10 +229,10 @@ class MemoryDatastore:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "the base version has changed")
 
 
-def _masked(before: Any, entity: Any, names: Any) -> Any:
-    """Return the stored entity with the named properties of another one."""
+def _masked(current: Any, entity: Any, names: Any) -> Any:
+    """Return the current entity with some properties of a new one."""
     masked = type(entity)()
-    masked.CopyFrom(entity if before is None else before)
+    masked.CopyFrom(entity if current is None else current)
     for name in names:
         masked.properties.pop(name, None)
         if name in entity.properties:

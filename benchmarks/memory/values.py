@@ -1,4 +1,4 @@
-"""Keys and property values as tuples that sort as Datastore sorts them."""
+"""Keys and property values as tuples in Datastore's sort order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 # A key: its namespace, and for each element its kind, whether it has a name, and its id or name.
 Path = tuple[Any, ...]
-# A value: the rank of its type, and what sorts within it.
+# A value: the rank of its type, and its sort key within the type.
 Value = tuple[int, Any]
 
 NULL, INTEGER, TIME, BOOLEAN, BYTES, TEXT, DOUBLE, KEY = range(8)
@@ -18,7 +18,7 @@ KEY_PROPERTY = "__key__"
 
 @functools.total_ordering
 class Descending:
-    """A value that sorts the other way round."""
+    """A value that sorts in reverse order."""
 
     __slots__ = ("value",)
 
@@ -53,7 +53,7 @@ def value_of(value: Any) -> Value:
     """Return a property's value as a tuple.
 
     Raises:
-        NotImplementedError: it is of a type that no query of the library compares.
+        NotImplementedError: no query of the library compares values of this type.
     """
     match value.WhichOneof("value_type"):
         case "null_value" | None:
@@ -77,7 +77,7 @@ def value_of(value: Any) -> Value:
 
 
 def set_value(message: Any, value: Value) -> None:
-    """Write a value that an index holds, as an answer of a projection has it."""
+    """Write a value of an index into the answer to a projection query."""
     names = {
         INTEGER: "integer_value",
         BOOLEAN: "boolean_value",
@@ -95,7 +95,7 @@ def set_value(message: Any, value: Value) -> None:
 
 
 def indexed_values(entity: Any, name: str) -> Sequence[Value]:
-    """Return the indexed values of a property: several of a list, none if it has no index."""
+    """Return the indexed values of a property: several for a list, none without an index."""
     if name == KEY_PROPERTY:
         return [(KEY, path_of(entity.key))]
     if name not in entity.properties:
@@ -110,11 +110,11 @@ def indexed_values(entity: Any, name: str) -> Sequence[Value]:
 def entries_of(
     entity: Any, path: Path, same: Sequence[str], orders: Sequence[tuple[str, bool]]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the entries of an entity in an index: one for each combination of its values.
+    """Yield the index entries of an entity, one for each combination of its values.
 
     Args:
         same: Properties that a query compares for equality.
-        orders: Properties that it is sorted by, and whether downwards.
+        orders: Properties of the sort order, each with whether it is descending.
     """
     parts: list[Iterable[Any]] = [indexed_values(entity, name) for name in same]
     for name, is_down in orders:
@@ -125,5 +125,5 @@ def entries_of(
 
 
 def plain(entry: Sequence[Any]) -> tuple[Any, ...]:
-    """Return an entry without its directions, as a cursor holds it."""
+    """Return an entry without its sort directions, for a cursor."""
     return tuple(part.value if isinstance(part, Descending) else part for part in entry)

@@ -1,7 +1,7 @@
-"""The app that is measured: a front page of 500 posts, cached and not.
+"""The measured app: a front page of 500 posts, cached and uncached.
 
 bare    queries the ten newest posts, reads each author's entity, and renders the page
-cached  the same, with the result of its reads kept in memcached for a while
+cached  the same, with the result of its reads cached in memcached for two seconds
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients
 
 POSTS, AUTHORS, SHOWN = 500, 20, 10
-# Short, so that a measurement sees many ends; the lease is longer than any refresh takes.
+# Short, so that a measurement has many expiries; the lease is longer than any refresh.
 TTL_S, STALE_S = 2, 10
 PAGE = """<!doctype html><title>Front page</title>
 {% for each in headlines %}<article><h2>{{ each.title }}</h2><p>{{ each.teaser }}</p>
@@ -53,17 +53,17 @@ class Headline:
 
 
 def posts() -> list[ndb.Model]:
-    """Return all that the front page is made of, not stored."""
-    made: list[ndb.Model] = [BenchAuthor(id=f"a{i}", name=f"Author {i}") for i in range(AUTHORS)]
+    """Return the posts and authors of the front page, as entities not stored yet."""
+    authors: list[ndb.Model] = [BenchAuthor(id=f"a{i}", name=f"Author {i}") for i in range(AUTHORS)]
     body = "A post of some length, as posts are. " * 60
-    return made + [
+    return authors + [
         BenchPost(id=f"p{i:04d}", number=i, title=f"Post {i}", body=body, author=f"a{i % AUTHORS}")
         for i in range(POSTS)
     ]
 
 
 def headlines() -> list[Headline]:
-    """Return what the front page shows."""
+    """Return the posts that the front page shows."""
     newest = BenchPost.query().order(-BenchPost.number).fetch(SHOWN)
     authors = ndb.get_multi([ndb.Key(BenchAuthor, post.author) for post in newest])
     return [
@@ -73,7 +73,7 @@ def headlines() -> list[Headline]:
 
 
 class Refreshes:
-    """The computations of this process, in all and at a time; noted in a file."""
+    """The computations of this process, total and most concurrent ones, written to a file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,9 +103,9 @@ def serve() -> Flask:
         with refreshes.counted():
             return headlines()
 
-    @app.get("/bench/<how>")
-    def bench(how: str) -> Any:
-        shown = front(clients) if how == "cached" else headlines()
+    @app.get("/bench/<design>")
+    def bench(design: str) -> Any:
+        shown = front(clients) if design == "cached" else headlines()
         render_template_string(PAGE, headlines=shown)
         return "", 204
 

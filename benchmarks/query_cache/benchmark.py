@@ -1,8 +1,8 @@
-"""The query cache: a front page of 500 posts, cached against not, and at the moment of expiry.
+"""The query cache: a front page of 500 posts, cached and uncached, and at the moment of expiry.
 
-Over HTTP, by 8 clients and by 64, against gunicorn as the dev server runs it. A value lives for two
-seconds and ends some ten times while 64 clients read, so that the slowest of a hundred answers are
-those of its ends, if these are slow. "warm" is the same load between two ends.
+8 and 64 clients send requests over HTTP to gunicorn, as the dev server runs it. A value lives for
+two seconds and expires some ten times while 64 clients read. So if answers at an expiry are slow,
+they are the slowest of a hundred. "warm" is the same load between two expiries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS = 5
 SECONDS = 2.0
 CLIENTS, MANY = 8, 64
 STAMPEDE_S = 20.0
-# After an end, at which a refresh may be going on; the rest of the time is warm.
+# The time after an expiry in which a refresh may run; otherwise the cache is warm.
 AT_AN_END_S = 0.5
 
 
@@ -33,8 +33,8 @@ def measure() -> Iterator[Result]:
             entities = posts()
             for start in range(0, len(entities), 200):
                 ndb.put_multi(entities[start : start + 200])
-        for how in ("bare", "cached"):
-            closed(bench.port, f"/bench/{how}", CLIENTS, 1.0)
+        for design in ("bare", "cached"):
+            closed(bench.port, f"/bench/{design}", CLIENTS, 1.0)
         yield from _cached_and_not(bench)
         yield from _stampede(bench)
 
@@ -43,34 +43,36 @@ def _cached_and_not(bench: Bench) -> Iterator[Result]:
     loads: dict[str, list[Load]] = {"bare": [], "cached": []}
     reads = {"bare": 0, "cached": 0}
     for _ in range(ROUNDS):
-        for how, of in loads.items():
-            before = bench.cost()
-            of.append(closed(bench.port, f"/bench/{how}", CLIENTS, SECONDS))
-            reads[how] += (bench.cost() - before).reads
-    per_s = {how: [load.per_s for load in of] for how, of in loads.items()}
-    p50 = {how: [load.ms(0.5) for load in of] for how, of in loads.items()}
-    pages = {how: sum(len(load.latencies_s) for load in of) for how, of in loads.items()}
+        for design, results in loads.items():
+            start_cost = bench.cost()
+            results.append(closed(bench.port, f"/bench/{design}", CLIENTS, SECONDS))
+            reads[design] += (bench.cost() - start_cost).reads
+    per_s = {design: [load.per_s for load in results] for design, results in loads.items()}
+    p50 = {design: [load.ms(0.5) for load in results] for design, results in loads.items()}
+    pages = {
+        design: sum(len(load.latencies_s) for load in results) for design, results in loads.items()
+    }
     yield Result(
         "query_cache.pages_per_s",
         statistics.median(per_s["cached"]) / statistics.median(per_s["bare"]),
         "ratio",
         "not cached",
-        raw={how: quartiles(of) for how, of in per_s.items()},
+        raw={design: quartiles(results) for design, results in per_s.items()},
     )
     yield Result(
         "query_cache.p50",
         statistics.median(p50["cached"]) / statistics.median(p50["bare"]),
         "ratio",
         "not cached",
-        raw={f"{how}_ms": quartiles(of) for how, of in p50.items()},
+        raw={f"{design}_ms": quartiles(results) for design, results in p50.items()},
     )
-    for how in loads:
-        name = f"query_cache.reads_per_page_{how}"
-        yield Result(name, reads[how] / pages[how], "operations", "a page of ten posts")
+    for design in loads:
+        name = f"query_cache.reads_per_page_{design}"
+        yield Result(name, reads[design] / pages[design], "operations", "a page of ten posts")
 
 
 def _stampede(bench: Bench) -> Iterator[Result]:
-    """64 clients read while values end; nobody is to notice."""
+    """Read by 64 clients while values expire, which should not slow any answer."""
     load = closed(bench.port, "/bench/cached", MANY, STAMPEDE_S)
     ends, warm = _at_ends(load)
     yield Result(
@@ -86,10 +88,10 @@ def _stampede(bench: Bench) -> Iterator[Result]:
             "answers": len(load.latencies_s),
         },
     )
-    most, computed = _refreshes(Path(bench.costs))
+    in_flight, computed = _refreshes(Path(bench.costs))
     yield Result(
         "query_cache.refreshes_in_flight",
-        most,
+        in_flight,
         "refreshes",
         "the most in a process at a time",
         1.0,
@@ -99,7 +101,7 @@ def _stampede(bench: Bench) -> Iterator[Result]:
 
 
 def _at_ends(load: Load) -> tuple[list[float], list[float]]:
-    """Part the answers: of each two seconds, the slowest half second is that of an end."""
+    """Split the answers: in every two seconds, the slowest half second has the expiry."""
     bins: dict[int, list[float]] = {}
     for latency, end in zip(load.latencies_s, load.ends_s, strict=True):
         bins.setdefault(int(end / AT_AN_END_S), []).append(latency)
@@ -110,11 +112,11 @@ def _at_ends(load: Load) -> tuple[list[float], list[float]]:
     for start in range(0, len(ordered) - per_period + 1, per_period):
         period = sorted(ordered[start : start + per_period], key=max)
         ends += period[-1]
-        warm += [each for part in period[:-1] for each in part]
+        warm += [latency for part in period[:-1] for latency in part]
     return ends, warm
 
 
 def _refreshes(folder: Path) -> tuple[int, int]:
-    """Return the most refreshes that a process had at a time, and how many there were in all."""
+    """Return the largest number of concurrent refreshes in a process, and the total of all."""
     noted = [path.read_text().split() for path in folder.glob("*.refreshes")]
-    return max(int(most) for most, _ in noted), sum(int(count) for _, count in noted)
+    return max(int(in_flight) for in_flight, _ in noted), sum(int(count) for _, count in noted)

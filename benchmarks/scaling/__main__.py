@@ -1,4 +1,4 @@
-"""Runs this benchmark by itself: `python -m benchmarks.scaling`."""
+"""Runs this benchmark alone: `python -m benchmarks.scaling`."""
 
 from benchmarks.scaling.benchmark import main
 

@@ -1,12 +1,11 @@
 """The scaling of streams: the real code in virtual time, with 1 to 64 workers.
 
-`python -m benchmarks.scaling` prints, by the number of workers, the rate while more comes than they
-can do, its part of what it would be if each did as much as one does where they do most, of no more
-workers; where the time of a worker goes, and how long records take at half of that rate. A worker
-is a process with one processor, which runs one task at a time. The records come by pushes of
-processes that are none of the workers, and are counted by their keys at each stage. Latencies are
-those of the cloud's profile (`profile.py`); with `--unlimited` a row is written as often as
-commits return, and not once a second.
+`python -m benchmarks.scaling` prints by the number of workers: the rate under overload, its share
+of linear scaling, the distribution of a worker's time, and the latency of records at half of that
+rate. The base of linear scaling is the best rate per worker so far in the table. A worker is a
+process with one processor, which runs one task at a time. Processes other than the workers push the
+records, and each stage counts them by key. Latencies come from the cloud's profile (`profile.py`).
+With `--unlimited` a row can be written as often as commits return, and not only once a second.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Shape:
     """A pipeline and its load.
 
     Attributes:
-        feeds: Processes that push, for each worker, and four at least.
-        pushed: Records of one push.
-        at_once: Tasks of the queue of workers at a time.
-        rate: Records a second, of all feeds; None: as many as are let in.
+        feeds: Pushing processes per worker; there are at least four.
+        pushed: Records per push.
+        at_once: Concurrent tasks of the workers' queue.
+        rate: Records a second of all feeds; None: as many as the sources accept.
     """
 
     stages: int = 1
@@ -58,15 +57,15 @@ class Shape:
     rate: float | None = None
 
     def pipeline(self, feeds: int) -> Pipeline:
-        """Return so many stages, whose records come from so many processes."""
+        """Return a pipeline of the stages, with a number of feeding processes."""
         sources = [
             PushSource(
-                f"in-{first}", disorder=DISORDER,
-                processes=[f"feed-{n}" for n in range(min(feeds - first, MAX_PROCESSES))],
+                f"in-{start}", disorder=DISORDER,
+                processes=[f"feed-{n}" for n in range(min(feeds - start, MAX_PROCESSES))],
             )
-            for first in range(0, feeds, MAX_PROCESSES)
+            for start in range(0, feeds, MAX_PROCESSES)
         ]  # fmt: skip
-        streams = [each.stream for each in sources]
+        streams = [source.stream for source in sources]
         stages = [Stage(n, streams, is_last=n == self.stages) for n in range(1, self.stages + 1)]
         return Pipeline(
             "scaling", *stages, intervals=self.intervals, sources=sources,
@@ -75,7 +74,7 @@ class Shape:
 
 
 class Stage(Computation):
-    """Counts a key's records, and hands each on."""
+    """Counts a key's records, and passes each to the next stage."""
 
     def __init__(self, stage: int, streams: Sequence[str], *, is_last: bool) -> None:
         self.name = f"stage-{stage}"
@@ -99,13 +98,13 @@ def arrival(key: str, at: int) -> InboundRecord:
 
 @dataclass
 class Load:
-    """Feeds that push, and what comes out at the last stage."""
+    """Feeds that push, and measurements of the last stage's records."""
 
     simulation: Simulation
     shape: Shape
     is_counted: bool = False
     records: int = 0
-    held_ms: float = 0.0  # How long sources had to wait.
+    held_ms: float = 0.0  # The time under backpressure.
     lags_ms: list[float] = field(default_factory=list)
     watermark_lags_ms: list[float] = field(default_factory=list)
     _held_since_ms: float | None = None
@@ -127,7 +126,7 @@ class Load:
         self.simulation.start(self._pushes(machine, feed, feeds), machine, "push")
 
     def _pushes(self, machine: Machine, feed: tuple[str, str], feeds: int) -> Steps:
-        """Push for ever, as often as the rate says, or as is let in."""
+        """Push without end, at the rate, or as fast as the source accepts."""
         simulation, shape, chance = self.simulation, self.shape, random.Random(f"{SEED} {feed}")
         environment = simulation.environment(machine)
         pause_ms = 0.0 if shape.rate is None else shape.pushed * feeds * 1_000 / shape.rate
@@ -145,20 +144,20 @@ class Load:
                 yield Pause((due_ms - simulation.now_ms) / 1_000)
 
     def begin_count(self) -> None:
-        """Count from now on."""
+        """Start the measurement."""
         self.is_counted, simulation = True, self.simulation
         if self._held_since_ms is not None:
             self._held_since_ms = simulation.now_ms
         simulation.note_full(simulation.work)
         self.held_ms = simulation.work.full_ms = 0.0
-        for each in (simulation.spent, simulation.calls, simulation.costs, simulation.tick_ms):
-            each.clear()
+        for figures in (simulation.spent, simulation.calls, simulation.costs, simulation.tick_ms):
+            figures.clear()
 
     def end_count(self) -> None:
         self._note_paused(is_paused=False)
         self.simulation.note_full(self.simulation.work)
 
-    def _note(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
+    def _note(self, commit: Commit, replaced: Mapping[Key, StoredRow]) -> None:
         now_ms = FIRST_MS + self.simulation.now_ms
         for key, head, _ in commit.puts:
             if key.kind == HEAD:
@@ -166,7 +165,8 @@ class Load:
                 self.watermark_lags_ms.append(now_ms - head.inputs.get(self._last, FIRST_MS))
         if self.is_counted:
             lags = [
-                now_ms - letter.timestamp_ms for letter in found_letters(before.items(), self._last)
+                now_ms - letter.timestamp_ms
+                for letter in found_letters(replaced.items(), self._last)
             ]
             self.records += len(lags)
             self.lags_ms += lags[::10]
@@ -190,15 +190,15 @@ class Run:
         return self.load.records / self.shape.seconds
 
     def shares(self) -> dict[str, float]:
-        """Return where the time of the workers went, as shares, the largest first."""
+        """Return the shares of the workers' time by activity, in descending order."""
         all_ms = self.workers * self.shape.seconds * 1_000
         spent = self.load.simulation.spent
-        found = {what: ms / all_ms for (role, what), ms in spent.items() if role == "work"}
-        found["no task"] = max(0.0, 1 - sum(found.values()))
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        shares = {call: ms / all_ms for (role, call), ms in spent.items() if role == "work"}
+        shares["no task"] = max(0.0, 1 - sum(shares.values()))
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def limits(self) -> dict[str, float]:
-        """Return for which share of the time something outside of the workers was the limit."""
+        """Return for each limit outside of the workers its share of the time."""
         simulation, all_ms = self.load.simulation, self.shape.seconds * 1_000
         return {
             "queue": simulation.work.full_ms / all_ms,
@@ -236,7 +236,7 @@ def _seconds(lags_ms: list[float], share: float) -> str:
 
 
 def run(workers: int, shape: Shape, latencies: Latencies) -> Run:
-    """Play one pipeline, and count what comes out after a while."""
+    """Simulate one pipeline, and measure it after a warm-up."""
     feeds = max(4, shape.feeds * workers)
     simulation = Simulation(
         shape.pipeline(feeds), workers, at_once=shape.at_once,
@@ -263,12 +263,12 @@ def main() -> None:
     one = 0.0
     print(HEADER, flush=True)
     for workers in arguments["workers"]:
-        found = run(workers, shape, _latencies(arguments))
-        one, half = max(one, found.per_s / workers), None
-        if not arguments["no_lags"] and found.per_s:
-            paced = Shape(**{**vars(shape), "rate": found.per_s / 2})
+        result = run(workers, shape, _latencies(arguments))
+        one, half = max(one, result.per_s / workers), None
+        if not arguments["no_lags"] and result.per_s:
+            paced = Shape(**{**vars(shape), "rate": result.per_s / 2})
             half = run(workers, paced, _latencies(arguments))
-        print(found.row(one, half), flush=True)
+        print(result.row(one, half), flush=True)
 
 
 def _latencies(arguments: Mapping[str, Any]) -> Latencies:

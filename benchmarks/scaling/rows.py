@@ -1,7 +1,8 @@
-"""Rows with versions for a simulation of many records: names in order, and moments of the past.
+"""Rows with versions for a simulation of many records: names in order, and past snapshots.
 
-As `tests/rollforward/streams/simulator/store.py`, which checks more and is slower: here a query
-takes the time of what it finds, and a moment is a version and not a copy of all rows.
+It replaces `tests/rollforward/streams/simulator/store.py`, which checks more and is slower. Here
+the time of a query depends on its results only, and a snapshot is a version instead of a copy of
+all rows.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ class Rows:
     def __init__(self) -> None:
         self.version = 0
         self._rows: dict[Key, StoredRow] = {}
-        self._names: dict[str, list[str]] = defaultdict(list)  # Also what a moment still has.
-        # By key, what was there before the version beside it.
+        self._names: dict[str, list[str]] = defaultdict(list)  # Including names in snapshots.
+        # By key, the replaced rows, each with the version that replaced it.
         self._before: dict[Key, deque[tuple[int, StoredRow | None]]] = {}
         self._replaced: deque[tuple[int, Key]] = deque()
-        self._moments: dict[object, int] = {}  # By who reads of them.
+        self._moments: dict[object, int] = {}  # By their readers.
         # Called after each commit, with the rows that it has replaced or deleted.
-        self.on_commit: Callable[[Commit, Mapping[Key, StoredRow]], None] = lambda commit, before: (
-            None
+        self.on_commit: Callable[[Commit, Mapping[Key, StoredRow]], None] = (
+            lambda commit, replaced: None
         )
 
     def begin_moment(self, reader: object) -> int:
-        """Keep what there is now until its reader ends."""
+        """Keep a snapshot of all rows until its reader ends."""
         self._moments[reader] = self.version
         return self.version
 
     def end_moment(self, reader: object) -> None:
-        """Forget what only a moment still has."""
+        """Drop a reader's snapshot, and the rows that only this snapshot has."""
         if self._moments.pop(reader, None) is None:
             return
         oldest = min(self._moments.values(), default=self.version)
@@ -55,36 +56,36 @@ class Rows:
         self, kind: str, low: str, high: str, limit: int, at: int | None = None
     ) -> list[tuple[str, StoredRow]]:
         """Return the first rows of a range, in order of their names."""
-        names, found = self._names[kind], list[tuple[str, StoredRow]]()
+        names, rows = self._names[kind], list[tuple[str, StoredRow]]()
         for place in range(bisect_left(names, low), bisect_left(names, high)):
             [row] = self.read([Key(kind, names[place])], at)
             if row is not None:
-                found.append((names[place], row))
-                if len(found) == limit:
+                rows.append((names[place], row))
+                if len(rows) == limit:
                     break
-        return found
+        return rows
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all rows of a kind."""
         return [name for name in self._names[kind] if Key(kind, name) in self._rows]
 
     def commit(self, commit: Commit) -> list[int]:
-        """Write all of it, or nothing.
+        """Write all rows of a commit, or none.
 
         Raises:
-            ChangedError: a row is not as the commit expects it.
+            ChangedError: a row has another version than the commit expects.
         """
         self._check(commit)
         self.version += 1
-        before = {}
+        replaced = {}
         for key in [key for key, *_ in (*commit.puts, *commit.deletes)]:
             if (row := self._rows.get(key)) is not None:
-                before[key] = row
+                replaced[key] = row
         for key, _ in commit.deletes:
             self._replace(key, None)
         for key, body in commit.rows:
             self._replace(key, StoredRow(body, self.version))
-        self.on_commit(commit, before)
+        self.on_commit(commit, replaced)
         return [self.version] * len(commit.rows)
 
     def _check(self, commit: Commit) -> None:
@@ -96,10 +97,10 @@ class Rows:
                 raise ChangedError
 
     def _replace(self, key: Key, row: StoredRow | None) -> None:
-        was = self._rows.get(key)
-        is_named = was is not None or key in self._before
-        if self._moments and (was is not None or row is not None):
-            self._before.setdefault(key, deque()).append((self.version, was))
+        previous = self._rows.get(key)
+        is_named = previous is not None or key in self._before
+        if self._moments and (previous is not None or row is not None):
+            self._before.setdefault(key, deque()).append((self.version, previous))
             self._replaced.append((self.version, key))
         if row is None:
             self._rows.pop(key, None)

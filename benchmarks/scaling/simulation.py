@@ -1,10 +1,10 @@
-"""Workers of streams in virtual time: each remote call takes as long as a profile says.
+"""Workers of streams in virtual time, with a profile's latencies for remote calls.
 
-The code is the real one, which yields its remote calls
-(rollforward/streams/storage/remote_calls.py). N workers run the tasks of one queue,
-a task each at a time, each on a processor and in a process of its own; the ticks have a queue of
-theirs. Commits that share a row follow each other. Everything that is drawn follows from one seed.
-Nothing fails: what faults do the schedules of the tests search.
+The simulation runs the real code, which yields its remote calls
+(rollforward/streams/storage/remote_calls.py). N workers run the tasks of one queue, one task at a
+time, each on a processor and in a process of its own. Ticks have a queue of their own. Commits that
+share a row are serialized. All random numbers depend on one seed. Nothing fails here; the tests
+search schedules with faults.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Steps = Generator[Any, Any, Any]
 
 FIRST_MS = 1_735_732_800_000
 RETRY_MS = 100.0
-TICKS = 8  # At a time, as queue.yaml has it.
+TICKS = 8  # The concurrency in queue.yaml.
 
 
 @dataclass
 class Machine:
-    """A process: what it knows, and since when it has had nothing to do."""
+    """A process with its caches."""
 
     caches: dict[Any, Any] = field(default_factory=dict)
 
@@ -63,13 +63,13 @@ class Queue:
     at_once: int
     due: deque[Wake] = field(default_factory=deque)
     running: int = 0
-    full_ms: float = 0.0  # How long tasks have waited for no other reason than `at_once`.
+    full_ms: float = 0.0  # The time in which only `at_once` has delayed tasks.
     since_ms: float = 0.0
 
 
 @dataclass
 class Process:
-    """Steps under way."""
+    """Running steps."""
 
     steps: Steps
     machine: Machine
@@ -99,14 +99,14 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._named: set[tuple[Any, ...]] = set()
-        self._free_ms: dict[Key, float] = {}  # When the last commit of a row returns.
+        self._free_ms: dict[Key, float] = {}  # The end of a row's last commit.
         self.work = Queue([Machine() for _ in range(workers)], at_once)
         self.ticks = Queue([Machine() for _ in range(TICKS)], TICKS)
-        self.spent: Counter[tuple[str, str]] = Counter()  # Milliseconds by role and by what.
+        self.spent: Counter[tuple[str, str]] = Counter()  # Milliseconds by role and activity.
         self.calls: Counter[tuple[str, str]] = Counter()
         self.tick_ms: list[float] = []
         self.weigh: Callable[[Commit], int] = bytes_of
-        self.costs: Counter[str] = Counter()  # Of all: rows read and written, calls, bytes.
+        self.costs: Counter[str] = Counter()  # Rows read and written, calls, bytes.
 
     # Time
 
@@ -115,7 +115,7 @@ class Simulation:
         heapq.heappush(self._events, (at_ms, self._count, event))
 
     def run(self, until_ms: float) -> None:
-        """Let time pass."""
+        """Process the events up to a time."""
         while self._events and self._events[0][0] <= until_ms:
             self.now_ms, _, event = heapq.heappop(self._events)
             event()
@@ -134,7 +134,7 @@ class Simulation:
         )
 
     def start(self, steps: Steps, machine: Machine, role: str) -> None:
-        """Begin steps that no queue has asked for."""
+        """Start steps outside of any queue."""
         self._resume(Process(steps, machine, role, began_ms=self.now_ms), None)
 
     # Queues
@@ -164,12 +164,12 @@ class Simulation:
             self._resume(Process(steps, machine, role, queue, wake, self.now_ms), None)
 
     def note_full(self, queue: Queue) -> None:
-        """Add up how long tasks wait though there are processes; to be called before a change."""
+        """Add the time that tasks waited despite idle processes; call this before each change."""
         if queue.due and queue.machines:
             queue.full_ms += self.now_ms - queue.since_ms
         queue.since_ms = self.now_ms
 
-    def _end(self, process: Process, *, again: bool) -> None:
+    def _end(self, process: Process, *, is_retried: bool) -> None:
         self.rows.end_moment(id(process))
         if process.role == "tick":
             self.tick_ms.append(self.now_ms - process.began_ms)
@@ -179,27 +179,27 @@ class Simulation:
         self.note_full(queue)
         queue.running -= 1
         queue.machines.append(process.machine)
-        if again:
+        if is_retried:
             self.at(self.now_ms + RETRY_MS, lambda: self._enqueue(wake))
         self._dispatch(queue)
 
     # Calls
 
     def _resume(self, process: Process, answer: Any) -> None:
-        go_on = process.steps.throw if isinstance(answer, Exception) else process.steps.send
+        resume = process.steps.throw if isinstance(answer, Exception) else process.steps.send
         try:
-            call = go_on(answer)
+            call = resume(answer)
         except StopIteration:
-            self._end(process, again=False)
+            self._end(process, is_retried=False)
         except (ChangedError, OutcomeUnknownError):
-            self._end(process, again=True)
+            self._end(process, is_retried=True)
         else:
             self._begin(process, call)
 
     def _begin(self, process: Process, call: Any) -> None:
-        """Let a call take its time: that of the processor before it, and its own."""
-        what = type(call).__name__.lower()
-        self.calls[process.role, what] += 1
+        """Delay a call by its processor time, and then send it."""
+        name = type(call).__name__.lower()
+        self.calls[process.role, name] += 1
         if isinstance(call, Pause):
             self._spend(process, "pause", call.seconds * 1000)
             self.at(self.now_ms + call.seconds * 1000, lambda: self._resume(process, None))
@@ -208,16 +208,16 @@ class Simulation:
         if isinstance(call, Commit):
             cpu_ms += RECORD_MS * letters_of(call)
         self._spend(process, "processor", cpu_ms)
-        self.at(self.now_ms + cpu_ms, lambda: self._send(process, call, what))
+        self.at(self.now_ms + cpu_ms, lambda: self._send(process, call, name))
 
-    def _send(self, process: Process, call: Any, what: str) -> None:
+    def _send(self, process: Process, call: Any, name: str) -> None:
         if isinstance(call, Commit):
             self._send_commit(process, call)
             return
         answer, rows = self._answered(process, call)
         if isinstance(call, CreateTasks):
             self.costs["tasks"] += rows
-        elif not isinstance(call, ScanKeys | ScanKeysMany):  # Names alone are no reads.
+        elif not isinstance(call, ScanKeys | ScanKeysMany):  # Names alone do not count as reads.
             self.costs["reads"] += rows
         self.costs["calls"] += 1
         if isinstance(call, ScanKeysMany):
@@ -225,22 +225,22 @@ class Simulation:
             took_ms = self._groups_ms("scankeys", len(call.scans), MAX_IN_PARALLEL)
             took_ms += FOUND_MS * rows
         elif isinstance(call, Read | Snapshot) and rows > MAX_KEYS:
-            parts = [min(MAX_KEYS, rows - first) for first in range(0, rows, MAX_KEYS)]
-            took_ms = sum(self.latencies.draw(what, self.random, part) for part in parts)
-        elif what in ("scankeys", "scan"):
-            took_ms = self.latencies.draw(what, self.random, found=rows)
+            parts = [min(MAX_KEYS, rows - start) for start in range(0, rows, MAX_KEYS)]
+            took_ms = sum(self.latencies.draw(name, self.random, part) for part in parts)
+        elif name in ("scankeys", "scan"):
+            took_ms = self.latencies.draw(name, self.random, returned=rows)
         else:
-            took_ms = self.latencies.draw(what, self.random, rows)
-        self._spend(process, what, took_ms)
+            took_ms = self.latencies.draw(name, self.random, rows)
+        self._spend(process, name, took_ms)
         self.at(self.now_ms + took_ms, lambda: self._resume(process, answer))
 
-    def _groups_ms(self, what: str, count: int, at_once: int) -> float:
-        """Return how long calls take, each group side by side: as long as its slowest one."""
-        draws = [self.latencies.draw(what, self.random) for _ in range(count)]
-        return sum(max(draws[first : first + at_once]) for first in range(0, count, at_once))
+    def _groups_ms(self, name: str, count: int, at_once: int) -> float:
+        """Return the time of calls in concurrent groups, each as long as its slowest call."""
+        draws = [self.latencies.draw(name, self.random) for _ in range(count)]
+        return sum(max(draws[start : start + at_once]) for start in range(0, count, at_once))
 
     def _answered(self, process: Process, call: Any) -> tuple[Any, int]:
-        """Return the answer of a call that writes no row, and how many rows it has read."""
+        """Return the answer to a call without writes, and the number of its rows or tasks."""
         if isinstance(call, Read):
             return self.rows.read(call.keys, call.at), len(call.keys)
         if isinstance(call, Snapshot):
@@ -250,15 +250,15 @@ class Simulation:
             self._create(call.wakes)
             return None, len(call.wakes)
         if isinstance(call, ScanKeysMany):
-            answers = [self._answered(process, each)[0] for each in call.scans]
+            answers = [self._answered(process, scan)[0] for scan in call.scans]
             return answers, sum(map(len, answers))
         assert isinstance(call, ScanKeys | Scan)
         at = call.at if isinstance(call, ScanKeys) else None
-        found = self.rows.scan(call.kind, call.low, call.high, call.limit, at)
-        return ([name for name, _ in found] if isinstance(call, ScanKeys) else found), len(found)
+        rows = self.rows.scan(call.kind, call.low, call.high, call.limit, at)
+        return ([name for name, _ in rows] if isinstance(call, ScanKeys) else rows), len(rows)
 
     def _send_commit(self, process: Process, commit: Commit) -> None:
-        """Commit behind those that write a row of this one, as often as that may be written."""
+        """Commit after earlier commits to the same rows, and within the rate of each row."""
         keys = [key for key, *_ in (*commit.puts, *commit.inserts, *commit.deletes)]
         written = [key for key, *_ in (*commit.puts, *commit.deletes)]
         free_ms, held_by = self.now_ms, ""
@@ -295,23 +295,23 @@ class Simulation:
             answer = error
         self._resume(process, answer)
 
-    def _spend(self, process: Process, what: str, took_ms: float) -> None:
-        self.spent[process.role, what] += took_ms
+    def _spend(self, process: Process, name: str, took_ms: float) -> None:
+        self.spent[process.role, name] += took_ms
 
 
 def letters_of(commit: Commit) -> int:
-    """Return how many records a commit takes out of inboxes and puts into some."""
+    """Return the number of records that a commit moves out of inboxes and into inboxes."""
     keys = [key for key, *_ in (*commit.inserts, *commit.deletes)]
     return sum(chunk_size(key.name)[0] for key in keys if key.kind == CHUNK)
 
 
 def bytes_of(commit: Commit) -> int:
-    """Return about how many bytes of records a commit writes."""
+    """Return the approximate bytes of records that a commit writes."""
     return sum(chunk_size(key.name)[1] for key, _ in commit.inserts if key.kind == CHUNK)
 
 
-def found_letters(before: Iterable[tuple[Key, StoredRow]], computation: str) -> Iterable[Any]:
-    """Yield the records that were in chunks of a computation."""
-    for key, row in before:
+def found_letters(replaced: Iterable[tuple[Key, StoredRow]], computation: str) -> Iterable[Any]:
+    """Yield the records of a computation from its replaced chunks."""
+    for key, row in replaced:
         if key.kind == CHUNK and key.name.split(":", 2)[1] == computation:
             yield from row.body

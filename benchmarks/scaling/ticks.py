@@ -1,11 +1,11 @@
 """Costs of a tick, by the number of intervals and the share that changed since the last tick.
 
-`python -m benchmarks.scaling.ticks` prints, for two computations that have so many intervals
-together, the rows read, the queries, the calls and the time of one tick. Time is virtual, with the
-latencies of the cloud's profile: the median of five ticks, or that of one if many intervals change.
-Before each, records come to some intervals of the first computation, whose workers hand them on,
-and the workers of the second one count them. `--full` lets each tick read everything, as ticks do
-in pipelines with few intervals.
+`python -m benchmarks.scaling.ticks` prints, for two computations with a number of intervals in
+total, the rows read, the queries, the calls and the time of one tick. Time is virtual, with the
+latencies of the cloud's profile: the median of five ticks, or a single tick if many intervals
+change. Before each tick, records arrive at some intervals of the first computation, whose workers
+pass them to the workers of the second one. With `--full` each tick reads everything, as in
+pipelines with few intervals.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from rollforward.streams.workers.worker import Worker
 INTERVALS = (16, 256, 4_096, 10_000)
 CHANGED = (0.0, 0.01, 1.0)
 STREAM, PROCESS = "in-0", "feed-0"
-AT_ONCE = 500  # Records of one push.
-TICKS, MANY = 5, 1_000  # One tick, where as many intervals change: their workers take minutes.
+AT_ONCE = 500  # Records per push.
+TICKS, MANY = 5, 1_000  # A single tick if this many change, as their workers take minutes.
 STEP_MS = 10_000  # Between two records of one interval.
 
 
 class Ticks:
-    """A pipeline whose sources, workers and ticks run when they are told to."""
+    """A pipeline whose sources, workers and ticks run on demand."""
 
     def __init__(self, intervals: int, *, is_full: bool) -> None:
         pipeline = replace(Shape(), stages=2).pipeline(1)
-        pipeline.intervals = intervals // 2  # More than may be declared.
+        pipeline.intervals = intervals // 2  # More than a declaration allows.
         config = StreamConfig(linger=(), gather_s=0.0)
         self.simulation = Simulation(
             pipeline, 0, at_once=1, latencies=Latencies(is_limited=False),
@@ -76,7 +76,7 @@ class Ticks:
         return keys
 
     def _do(self, steps: Any, role: str) -> float:
-        """Run steps to their end; return how many milliseconds they took."""
+        """Run steps to their end; return their milliseconds."""
         simulation = self.simulation
         began_ms, ended = simulation.now_ms, list[float]()
 
@@ -90,14 +90,14 @@ class Ticks:
         return ended[0] - began_ms
 
     def change(self, share: float) -> None:
-        """Let some intervals of the first computation get a record, and all workers work."""
+        """Push a record to some intervals of the first computation, and run all workers."""
         self.at_ms += STEP_MS
         keys = [key for _, key in sorted(self.keys.items())]
         count = max(1, round(share * len(keys))) if share else 0
         chosen = keys[:: len(keys) // count][:count] if count else []
         records = [arrival(key, self.at_ms) for key in chosen]
-        for first in range(0, len(records), AT_ONCE):
-            request = IngestRequest(STREAM, PROCESS, records[first : first + AT_ONCE])
+        for start in range(0, len(records), AT_ONCE):
+            request = IngestRequest(STREAM, PROCESS, records[start : start + AT_ONCE])
             self._do(ingest(self.environment, request), "push")
         for name in self.simulation.pipeline.graph.order:
             for lo in self._intervals_of(name, chosen):
@@ -108,22 +108,22 @@ class Ticks:
         return sorted({interval_of(head, name, slot_of(key)) for key in keys})
 
     def tick(self) -> tuple[Counter[str], float]:
-        """Tick once; return what it has cost, and how long it took."""
-        before = self.simulation.costs.copy()
+        """Tick once; return its costs and its milliseconds."""
+        start_costs = self.simulation.costs.copy()
         took_ms = self._do(tick(self.environment), "measured")
         costs = self.simulation.costs.copy()
-        costs.subtract(before)
+        costs.subtract(start_costs)
         return costs, took_ms
 
     def row(self, share: float) -> str:
         """Return a row of the table."""
         self.tick()
-        found = []
+        ticks = []
         for _ in range(TICKS if share * len(self.keys) < MANY else 1):
             self.change(share)
-            found.append(self.tick())
-        costs = found[-1][0]
-        took_ms = percentile(sorted(took for _, took in found), 0.5)
+            ticks.append(self.tick())
+        costs = ticks[-1][0]
+        took_ms = percentile(sorted(took for _, took in ticks), 0.5)
         count = sum(map(len, self.head.intervals.values()))
         return (
             f"| {count:,} | {share:.0%} | {costs['reads']:,} | {costs['queries']:,} "

@@ -1,1 +1,1 @@
-"""Benchmark of flows: what a step costs, and flows a second against DBOS."""
+"""Benchmark of flows: the cost of a step, and flows a second against DBOS."""

@@ -1,13 +1,13 @@
-"""The app that is measured: flows of five quick steps, each of which writes a row or calls outside.
+"""The measured app: flows of five quick steps, each of which writes a row or calls outside.
 
-none      a flow without a step: what a start and an end cost
+none      a flow without a step, for the cost of a start and an end
 commits   five steps that write a row each, in the commit of the step
 outside   five calls that do nothing
 mix       two commits and a call, a sleep of a second, an event, and one more commit
 long      a sleep of 45 days, and then a commit
 
-"/bench/by-hand" does the steps of commits without a flow: a task and a transaction each, which move
-a row's state on.
+"/bench/by-hand" runs the steps of "commits" without a flow: a task and a transaction each, which
+advance a row's state.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rollforward.runtime import Clients
 from rollforward.tasks import task
 
 STEPS = 5
-STARTERS = 16  # Threads that start flows, in the one request that asks for them.
+STARTERS = 16  # Threads that start flows, within one request.
 SLEEP_S = 1.0
 
 
 class BenchRow(ndb.Model):
-    """A row that a step writes."""
+    """A row written by a step."""
 
     number = ndb.IntegerProperty(indexed=False)
 
@@ -45,7 +45,7 @@ def write(flow_id: str, number: int) -> int:
 
 
 def call(flow_id: str, number: int, key: str) -> int:
-    """Do nothing, as a call of a fast service."""
+    """Do nothing, like a call of a fast service."""
     return number
 
 
@@ -69,7 +69,7 @@ def outside(step: Steps) -> int:
 
 @flow("bench-mix", queue="bench")
 def mix(step: Steps) -> int:
-    """Do some of each, as an order does."""
+    """Run some steps of each kind, as an order would."""
     reserved = step.commit("reserve", write, step.flow_id, 0)
     paid = step.outside("charge", call, step.flow_id, 1, step.key("charge"))
     step.sleep("a while", seconds=SLEEP_S)
@@ -79,13 +79,13 @@ def mix(step: Steps) -> int:
 
 @flow("bench-long", queue="bench")
 def long(step: Steps) -> int:
-    """Sleep for longer than a task may wait."""
+    """Sleep for longer than a task can be delayed."""
     step.sleep("45 days", days=45)
     return step.commit("write", write, step.flow_id, 0)
 
 
 class BenchState(ndb.Model):
-    """The state of one thing, as one would store it without a flow."""
+    """The state of one thing, stored in the simplest way without a flow."""
 
     steps = ndb.IntegerProperty(indexed=False, default=0)
 
@@ -116,7 +116,7 @@ def serve() -> Flask:
 
     @app.get("/bench/start/<name>/<prefix>")
     def start(name: str, prefix: str) -> Any:
-        """Start flows, as many as are asked for, with the threads of one process."""
+        """Start flows, as many as the request's `count`, with the threads of one process."""
         flow_ids = [f"{prefix}-{n}" for n in range(int(request.args["count"]))]
         with ThreadPoolExecutor(STARTERS) as threads:
             started = list(threads.map(lambda flow_id: _start(clients, name, flow_id), flow_ids))
@@ -124,21 +124,21 @@ def serve() -> Flask:
 
     @app.get("/bench/by-hand/<prefix>")
     def start_by_hand(prefix: str) -> Any:
-        """Start so many things that go through the steps without a flow."""
+        """Start things, as many as the request's `count`, that run the steps without a flow."""
         for n in range(int(request.args["count"])):
             by_hand.enqueue(clients, f"{prefix}-{n}", 0)
         return "", 204
 
     @app.get("/bench/signal/<prefix>")
     def signal(prefix: str) -> Any:
-        """Send each of some flows the event that it waits for."""
+        """Send each of some flows the event for which it waits."""
         for n in range(int(request.args["count"])):
             mix.signal(clients, f"{prefix}-{n}", "courier", 1)
         return "", 204
 
     @app.get("/bench/sweep")
     def sweep() -> Any:
-        """Sweep so many times, as cron does."""
+        """Sweep as often as the request's `count`, as cron does."""
         flows = Flows()
         for _ in range(int(request.args["count"])):
             flows.sweep(clients, FLOWS)

@@ -1,16 +1,16 @@
-"""Flows of steps: what a step costs in operations, and flows a second against DBOS, in one run.
+"""Flows of steps: the operations of a step, and flows a second against DBOS, in one run.
 
-Ours runs on gunicorn with two workers, as the dev server runs it, with its Cloud Tasks and the
-emulator of Datastore that locks. DBOS runs the same steps (benchmarks/steps/rivals.py) in a
-process of its own. Equal durability: both keep all in memory here, and lose it with the machine and
-not with a worker. The emulator's store is its process's memory, and DBOS's files of SQLite lie in a
-file system in memory, with the settings that DBOS gives SQLite: synchronous=FULL, which costs
-nothing there. "on_disk" are the same files on a disk.
+Our design runs on gunicorn with two workers, as the dev server runs it, with its Cloud Tasks and
+the Datastore emulator that locks. DBOS runs the same steps (benchmarks/steps/rivals.py) in a
+process of its own. Their durability is equal: both keep all data in memory here, and lose it with
+the machine, but not with a worker. The emulator stores data in its process's memory. DBOS's SQLite
+files are on a file system in memory, with the settings that DBOS gives SQLite: synchronous=FULL,
+which costs nothing there. "on_disk" has the same files on a disk.
 
-DBOS is measured with as many threads as it likes, its default, and with one, which is faster on
-SQLite, where one transaction writes at a time. The goals are against the faster of both.
+DBOS is measured with its default number of threads, and with one thread, which is faster on SQLite,
+where one transaction writes at a time. The goals are against the faster of both.
 
-The process of the benchmark asks each side for so many flows by one request or one line, and waits.
+The benchmark starts the flows of each side by one request or one line, and waits for their end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons.
 
     Raises:
-        MissingError: DBOS is not there.
+        MissingError: DBOS is not installed.
     """
     if not PYTHON.exists():
         raise MissingError("DBOS is missing: run `make bench NAMES=steps`")
@@ -63,7 +63,7 @@ def measure() -> Iterator[Result]:
 def _rates(bench: Bench) -> Iterator[Result]:
     seconds = defaultdict[str, list[float]](list)
     with contextlib.ExitStack() as stack:
-        rivals = {name: stack.enter_context(_rival(*how)) for name, how in RIVALS.items()}
+        rivals = {name: stack.enter_context(_rival(*options)) for name, options in RIVALS.items()}
         for number in range(ROUNDS):
             for design in DESIGNS:
                 seconds[f"ours_{design}"].append(run(bench, design, COUNT))
@@ -71,8 +71,8 @@ def _rates(bench: Bench) -> Iterator[Result]:
                     if name != "dbos_on_disk" or number < DISK_ROUNDS:
                         seconds[f"{name}_{design}"].append(ask(design, COUNT))
         settings = {name: sqlite for name, (_, sqlite) in rivals.items()}
-    for name, taken in seconds.items():
-        rates = [COUNT / took_s for took_s in taken]
+    for name, times in seconds.items():
+        rates = [COUNT / took_s for took_s in times]
         yield Result(
             f"steps.{name}_per_s",
             statistics.median(rates),
@@ -99,7 +99,7 @@ def _ratio(
     where: str,
     target: float | None,
 ) -> Result:
-    """Compare with the fastest of some rivals."""
+    """Compare our rate with the fastest of some rivals."""
     theirs = min((seconds[f"{name}_{design}"] for name in rivals), key=statistics.median)
     ours = seconds[f"ours_{design}"]
     suffix = "" if target else "_on_disk"
@@ -118,13 +118,13 @@ Ask = Callable[[str, int], float]
 
 @contextlib.contextmanager
 def _rival(folder: Path, threads: int) -> Iterator[tuple[Ask, str]]:
-    """Start DBOS; yield what runs some of its workflows, and what SQLite says of its settings."""
+    """Start DBOS; yield a function that runs some of its workflows, and SQLite's settings."""
     program = Path(__file__).parent / "rivals.py"
     where = folder if folder.is_dir() else None
     with tempfile.TemporaryDirectory(dir=where) as files:
         command = [str(PYTHON), str(program), files, str(threads)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, **pipes) as process:  # Which waits for its end.
+        with subprocess.Popen(command, text=True, **pipes) as process:  # Exit waits for it.
             asks, answers = process.stdin, process.stdout
             assert asks is not None
             assert answers is not None

@@ -1,4 +1,4 @@
-"""Operations of flows: of a flow, of a step, and of flows that sleep."""
+"""Operations of flows: per flow, per step, and of sleeping flows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rollforward.runtime import Cost
 
 FLOWS = 50
 SLEEPERS, PER_PUT = 10_000, 500
-SWEEPS = 60  # An hour of them.
+SWEEPS = 60  # An hour of sweeps.
 COUNTED = ("writes", "reads", "tasks", "round_trips")
-# Of a step: its flow's row, and the row that the step writes itself.
+# For a step: its flow's row, and the row that the step writes.
 GOALS = {"writes": 2.0, "tasks": 1.0}
 
 
 def measure(bench: Bench) -> Iterator[Result]:
-    """Count what a flow and a step cost."""
+    """Count the operations of a flow and of a step."""
     costs = {name: _spent(bench, name) for name in ("none", "commits", "outside")}
     costs["mix"] = _mix(bench)
     for name, cost in costs.items():
@@ -65,12 +65,12 @@ def _spent(bench: Bench, name: str) -> dict[str, float]:
 
 
 def _mix(bench: Bench) -> dict[str, float]:
-    """Count flows whose event is sent while they wait for it."""
+    """Count the operations of flows whose event arrives while they wait for it."""
     prefix, start_cost = f"{time.monotonic_ns()}", bench.cost()
     start(bench, "mix", prefix, FLOWS)
     time.sleep(SLEEP_S + 2.0)
     ask(bench, f"/bench/signal/{prefix}?count={FLOWS}")
-    # The task of its time-out, ten minutes away, is still there.
+    # The wait's time-out task, ten minutes away, still exists.
     bench.queue.wait_idle(60)
     time.sleep(2.0)
     check_ended(bench, "mix", prefix, FLOWS)
@@ -87,7 +87,7 @@ def _per_flow(cost: Cost) -> dict[str, float]:
 
 
 def measure_sleepers(bench: Bench) -> Iterator[Result]:
-    """Count what an hour of sweeps costs, with no flow that sleeps and with 10,000."""
+    """Count the operations of an hour of sweeps, without sleeping flows and with 10,000."""
     empty = _swept(bench)
     _sleep(bench)
     slept = _swept(bench)
@@ -111,7 +111,7 @@ def _swept(bench: Bench) -> Cost:
 
 
 def _sleep(bench: Bench) -> None:
-    """Let one flow fall asleep, and store its row as those of the others."""
+    """Run one flow until it sleeps, and store copies of its row for the others."""
     prefix = f"{time.monotonic_ns()}"
     start(bench, "long", prefix, 1)
     with bench.clients.context():

@@ -1,10 +1,10 @@
-"""The same flows by DBOS, on SQLite.
+"""The same flows on DBOS, with SQLite.
 
-A program in an environment of its own (requirements-rivals.txt). It says "ready", with what SQLite
-says of its durability. For each line that it reads, "commits 200" or "outside 200", it runs so many
-workflows of five steps, and says how many seconds that took, from the first start to the last
-result. A step of "commits" writes a row in the commit of the step, by DBOS's datasource; one of
-"outside" does nothing, and DBOS stores its result.
+A program in an environment of its own (requirements-rivals.txt). First it prints SQLite's settings
+of durability as JSON. For each line that it reads, like "commits 200" or "outside 200", it runs as
+many workflows of five steps, and prints the seconds from the first start to the last result. A step
+of "commits" writes a row in the commit of the step, by DBOS's datasource. A step of "outside" does
+nothing, and DBOS stores its result.
 
     python benchmarks/steps/rivals.py /dev/shm/rivals 1
 """
@@ -28,7 +28,7 @@ COUNT = sqlalchemy.text("SELECT count(*) FROM bench_row")
 
 
 def opened(folder: str, threads: int) -> SQLAlchemyDatasource:
-    """Return the database of the app; DBOS's own is another file of SQLite, as it has it."""
+    """Return the database of the app; DBOS's system database is another SQLite file."""
     options: dict[str, Any] = {"max_executor_threads": threads} if threads else {}
     DBOS(
         config={
@@ -48,7 +48,7 @@ def opened(folder: str, threads: int) -> SQLAlchemyDatasource:
 
 
 def workflows(source: SQLAlchemyDatasource) -> dict[str, Callable[[str], int]]:
-    """Return the workflows, by name."""
+    """Return the workflows by name."""
 
     @source.transaction
     def write(workflow: str, number: int) -> int:
@@ -71,7 +71,7 @@ def workflows(source: SQLAlchemyDatasource) -> dict[str, Callable[[str], int]]:
 
 
 def run(workflow: Callable[[str], int], count: int) -> float:
-    """Run some workflows; return the seconds that they took."""
+    """Run some workflows; return the seconds."""
     began = time.perf_counter()
     handles = [DBOS.start_workflow(workflow, uuid.uuid4().hex) for _ in range(count)]
     results = [handle.get_result() for handle in handles]
@@ -82,7 +82,7 @@ def run(workflow: Callable[[str], int], count: int) -> float:
 
 
 def durability(source: SQLAlchemyDatasource) -> dict[str, Any]:
-    """Return what SQLite says of itself."""
+    """Return SQLite's settings of durability."""
     with source.engine.connect() as connection:
         return {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -91,7 +91,7 @@ def durability(source: SQLAlchemyDatasource) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run workflows, until nobody asks any more."""
+    """Run workflows until standard input ends."""
     folder, threads = sys.argv[1], int(sys.argv[2])
     source = opened(folder, threads)
     by_name = workflows(source)
@@ -106,7 +106,7 @@ def main() -> None:
             if connection.execute(COUNT).scalar() != written:
                 raise RuntimeError("DBOS lost rows")
         print(took_s, flush=True)
-    os._exit(0)  # Its threads look into SQLite for ever.
+    os._exit(0)  # DBOS's threads poll SQLite without end.
 
 
 if __name__ == "__main__":

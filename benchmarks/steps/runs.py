@@ -1,4 +1,4 @@
-"""Runs of flows on the measured app: from the request that starts them until each has ended."""
+"""Runs of flows on the measured app, from the request that starts them to their ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_EVERY_S = 0.005
 
 
 def run(bench: Bench, name: str, count: int) -> float:
-    """Run some flows to their ends; return how many seconds that took."""
+    """Run some flows to their ends; return the seconds."""
     prefix = f"{time.monotonic_ns()}"
     began = time.perf_counter()
     start(bench, name, prefix, count)
@@ -53,7 +53,7 @@ def until_idle(bench: Bench) -> None:
 def until_ended(bench: Bench) -> None:
     """Wait until no flow is running.
 
-    Looking costs the emulator time: only when no task is left, for one that the app is to create.
+    It polls flows only when no task is left, as a poll costs the emulator time.
     """
     ends_at = time.monotonic() + TIMEOUT_S
     with bench.clients.context():

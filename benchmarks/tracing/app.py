@@ -1,4 +1,4 @@
-"""The app that is measured: a task and a save, repeated with SDKs that are turned on and off.
+"""The measured app: a task and a save, repeated with SDKs that are turned on and off.
 
 mark   a task with one transaction of a read and a write
 save   a save through the view layer, with one view of the source
@@ -69,7 +69,7 @@ def serve() -> Flask:
 
     def compare(seconds: int, path: str) -> dict[str, Any]:
         sdk = Sdk(os.environ[COLLECTOR])
-        with ThreadPoolExecutor(1) as apart:  # A thread without this request's context.
+        with ThreadPoolExecutor(1) as apart:  # Its thread has no context of a request.
             times = apart.submit(replays.compare, sdk, f"/{path}", seconds).result()
         return {"times": times, "spans": sdk.spans_of_a_request}
 

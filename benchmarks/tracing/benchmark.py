@@ -1,9 +1,9 @@
 """Tracing: the processor time of deliveries and saves with an SDK, against the same without one.
 
 The SDK records all traces, or one in ten, and sends them to a collector, a process of its own. A
-worker repeats a request with each in turns of tens of milliseconds. `bare` is a control: the SDK
-makes as many spans by itself, without the library. Without an SDK the cost is a number of calls
-that do nothing: their time is measured alone, as no comparison of requests could show it.
+worker repeats a request in each state, in turns of tens of milliseconds. `bare` is a control: the
+SDK makes as many spans without the library. Without an SDK the only cost is some empty calls. Their
+time is measured separately, as it is too small for a comparison of requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollforward.tracing import is_on, start_span
 
 WARM_S, LOAD_S = 5, 100
 TIMEOUT_S = 300
-# With an SDK; and without one, of the processor time.
+# The rate with an SDK, and the share of processor time without one.
 LEAST_RATE, MOST_IDLE = 0.98, 0.001
 CALLS = 40_000
 PATHS = {"delivery": "tasks/bench/mark", "save": "bench/save"}
@@ -45,7 +45,7 @@ def measure() -> Iterator[Result]:
         bench.queue.wait_idle(TIMEOUT_S)
         _ask(bench, PATHS["save"])
         bench.queue.wait_idle(TIMEOUT_S)
-        _pause(bench)  # The updates of the saves would share the worker's processor.
+        _pause(bench)  # Otherwise updates would use the worker's processor.
         for name, path in PATHS.items():
             _ask(bench, f"bench/compare/{WARM_S}/{path}")
             compared = _ask(bench, f"bench/compare/{LOAD_S}/{path}").json()
@@ -60,7 +60,7 @@ def _pause(bench: Bench) -> None:
 def _results(name: str, times: dict[str, list[float]], spans: int) -> Iterator[Result]:
     off, bare = times["off"], times["bare"]
     raw: dict[str, Any] = {
-        **{f"{state}_cpu_ms": quartiles(taken) for state, taken in times.items()},
+        **{f"{state}_cpu_ms": quartiles(figures) for state, figures in times.items()},
         "spans": spans,
         "rounds": len(off),
     }
@@ -102,7 +102,7 @@ def _ask(bench: Bench, path: str) -> requests.Response:
 
 
 def _idle_us() -> float:
-    """Return the processor time of a span in a process that has no SDK, as this one."""
+    """Return the processor time of a span in a process without an SDK, like this one."""
     assert not is_on()
 
     def nothing() -> None:

@@ -1,6 +1,6 @@
-"""A collector that takes spans and keeps none, as a process: prints its port, ends with its input.
+"""A collector of spans that discards them, as a process: prints its port, ends with its input.
 
-What shares a process with the measured app, or with its clients, is measured with them.
+In the process of the measured app, or of its clients, it would be measured with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Read the spans and answer that all were taken."""
+        """Read the spans and answer that all were accepted."""
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self.send_response(200)
         self.send_header("Content-Length", "0")

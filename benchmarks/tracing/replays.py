@@ -1,8 +1,8 @@
-"""Requests of a worker, repeated inside of that worker with each SDK in turns.
+"""Requests of a worker, repeated inside of that worker with each SDK in turn.
 
-What else a machine does changes its speed by a tenth within a second, and the cost of spans is
-less. So the turns are tens of milliseconds long, and what is compared is processor time: it bounds
-the throughput of a worker.
+Other load changes the speed of a machine by a tenth within a second, and the cost of spans is less.
+So the turns are tens of milliseconds long, and the figure is the processor time, which bounds the
+throughput of a worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.tracing.switch import OFF, STATES, Sdk
 
-REPEATED = 4  # Requests of a turn.
+REPEATED = 4  # Requests per turn.
 FLUSHED_EVERY = 80  # Rounds: spans are sent in batches, as in production.
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -30,16 +30,16 @@ class Replays:
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read()
-        kept = {key: value for key, value in environ.items() if isinstance(value, str)}
-        self._requests[environ["PATH_INFO"]] = kept, body
+        texts = {key: value for key, value in environ.items() if isinstance(value, str)}
+        self._requests[environ["PATH_INFO"]] = texts, body
         environ["wsgi.input"] = io.BytesIO(body)
         return self._app(environ, start)
 
     def compare(self, sdk: Sdk, path: str, seconds: float) -> dict[str, list[float]]:
         """Repeat the last request of a path; return the processor ms a request, by state and turn.
 
-        What sends the spans is counted with the turns that made them. The state that begins a round
-        changes.
+        The time of sending spans counts for the turns that made them. Rounds begin with different
+        states.
         """
         times: dict[str, list[float]] = {state: [] for state in STATES}
         ends_at, number = time.monotonic() + seconds, 0
@@ -60,9 +60,9 @@ class Replays:
             sdk.end_request()
 
     def _send(self, path: str) -> None:
-        kept, body = self._requests[path]
+        texts, body = self._requests[path]
         environ = {
-            **kept,
+            **texts,
             "wsgi.version": (1, 0),
             "wsgi.input": io.BytesIO(body),
             "wsgi.errors": sys.stderr,
@@ -77,15 +77,15 @@ class Replays:
 
 
 def _add_flushes(sdk: Sdk, times: dict[str, list[float]]) -> None:
-    """Send what waits, and add what that took to the turns since the last time, in equal parts."""
-    for state, taken in times.items():
+    """Send the pending spans, and distribute the time equally to the turns since the last flush."""
+    for state, figures in times.items():
         flush_ms = _used_ms(lambda state=state: sdk.flush(state))  # type: ignore[misc]
-        for number in range(len(taken) - FLUSHED_EVERY, len(taken)):
-            taken[number] += flush_ms / (FLUSHED_EVERY * REPEATED)
+        for number in range(len(figures) - FLUSHED_EVERY, len(figures)):
+            figures[number] += flush_ms / (FLUSHED_EVERY * REPEATED)
 
 
 def _used_ms(work: Callable[[], object]) -> float:
-    """Return the processor time that this process uses while it works."""
+    """Return this process's milliseconds of processor time for some work."""
     began = time.process_time()
     work()
     return (time.process_time() - began) * 1e3

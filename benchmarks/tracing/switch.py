@@ -3,7 +3,7 @@
 off      no SDK
 sampled  one trace in ten is recorded
 all      all traces are recorded
-bare     the library makes no span; the SDK makes as many itself, at the end of a request
+bare     the library makes no span; the SDK makes as many at the end of a request
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 OFF, BARE = "off", "bare"
 STATES = (OFF, "sampled", "all", BARE)
-# Spans are sent by `flush` alone, in the time of the state that made them.
+# Only `flush` sends spans, during the state that made them.
 NEVER_MS, QUEUED, BATCH = 10**9, 2**20, 2**19
 
 
 class Sdk(SpanProcessor):
-    """Counts spans that have ended; an exporter sends them to a collector."""
+    """Counts ended spans, which an exporter sends to a collector."""
 
     def __init__(self, collector: str) -> None:
         self.spans = self.requests = self.spans_of_a_request = 0
@@ -50,14 +50,14 @@ class Sdk(SpanProcessor):
         self._bare = self._providers[BARE].get_tracer("bare")
 
     def turn(self, state: str) -> None:
-        """Make the spans of a state from now on."""
+        """Switch to a state."""
         api: Any = trace
         self._state = state
         # `set_tracer_provider` works once in a process.
         api._TRACER_PROVIDER = None if state == BARE else self._providers.get(state)
 
     def end_request(self) -> None:
-        """Make the spans of a request where the library makes none; count those of one."""
+        """Make a request's spans if the library makes none; otherwise update their number."""
         if self._state == "all":
             self.requests += 1
             self.spans_of_a_request = round(self.spans / self.requests)
@@ -65,7 +65,7 @@ class Sdk(SpanProcessor):
             self._make_spans(self.spans_of_a_request)
 
     def flush(self, state: str) -> None:
-        """Send the spans of a state that wait."""
+        """Send the pending spans of a state."""
         if state != OFF:
             self._providers[state].force_flush()
 
