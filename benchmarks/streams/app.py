@@ -1,14 +1,14 @@
-"""The app that is measured: a windowed count behind one stage and three, and by a task a record.
+"""The measured app: a windowed count in one stage and in three, and by a task for each record.
 
-one, three   the count alone, or behind two stages that keep a state for each key and hand every
-             record on; a last computation keeps the results. A pipeline for each round, for its
-             source ends. It is pulled, 100 records at a time
+one, three   the count alone, or after two stages that keep a state for each key and pass every
+             record on; a last computation stores the results. Each round has its own pipeline,
+             since its source ends. The source is pulled, 100 records at a time
 fused        the three stages as one computation
-pushed       the count, pushed by somebody else
-hops         the same; the app notes when each record's commit had returned: from then on the result
-             can be read
-lags         the three stages, pushed
-spread       three stages of two intervals each, of which the last one notes as that of `hops`
+pushed       the count, with pushed records
+hops         the same; the app notes when each record's commit has returned, so that its result can
+             be read
+lags         the three stages, with pushed records
+spread       three stages of two intervals each; the last one notes commits like `hops`
 detector     the stages of the demo Zeitgeist
 each         one task and one transaction for each record
 """
@@ -51,9 +51,9 @@ from rollforward.streams.operators.windows import Tumbling, Windowed
 from rollforward.tasks import task
 
 RECORDS, BATCH = 50_000, 100
-# So many runs of ours come first. The emulator is compiled while it works: of its processor time a
-# record of one stage took 77 microseconds in the first run, 18 to 22 in the fourth, 9 to 14 in the
-# sixth.
+# Our runs for the warm-up. Java compiles the emulator during its work: a record of one stage took
+# 77 microseconds of the emulator's processor time in the first run, 18 to 22 in the fourth, and 9
+# to 14 in the sixth.
 WARM_ROUNDS, ROUNDS = 6, 3
 SPREAD_RECORDS, SPREAD_ROUNDS = 20_000, 3
 SIZES = (1, 10, 100)
@@ -62,12 +62,12 @@ NOTES = "hops"
 
 
 def by_key(value: Mapping[str, Any]) -> str:
-    """Return what every stage has for its key."""
+    """Return the key of a record, which is the same at every stage."""
     return str(value["key"])
 
 
 class Pass(Computation):
-    """Counts a key's records, and hands each on."""
+    """Counts a key's records, and passes each on."""
 
     def __init__(self, stage: int, stream: str, output: str) -> None:
         self.name = f"pass-{stage}"
@@ -80,7 +80,7 @@ class Pass(Computation):
 
 
 class Collect(Computation):
-    """Keeps the results: each is a part of a key's state when its commit has returned."""
+    """Stores the results in the state of their keys, so each is readable after its commit."""
 
     inputs: ClassVar = {"windows": by_key}
 
@@ -89,7 +89,7 @@ class Collect(Computation):
 
 
 class Noted(Computation):
-    """Counts a key's records, and notes which ones its commit is about."""
+    """Counts a key's records, and marks the ones in its commit."""
 
     def __init__(self, stream: str = "in") -> None:
         self.inputs = {stream: by_key}
@@ -100,15 +100,15 @@ class Noted(Computation):
 
 
 def read(count: int, clients: Clients, position: int | None, limit: int) -> Pulled:
-    """Return the next records of the workload of so many."""
+    """Return the next records of a workload of `count` records."""
     begin = position or 0
     end = min(begin + min(BATCH, limit), count)
-    part = [({"key": each.key}, each.at) for each in events(count)[begin:end]]
+    part = [({"key": event.key}, event.at) for event in events(count)[begin:end]]
     return Pulled(part, end, is_over=end == count)
 
 
 def stages(count: int) -> Sequence[Computation]:
-    """Return a count behind so many stages less one, and what keeps its results."""
+    """Return a count as the last of some stages, and a computation that stores its results."""
     streams = ["in", *(f"passed-{stage}" for stage in range(1, count))]
     passes = [Pass(n + 1, *streams[n : n + 2]) for n in range(count - 1)]
     counted = Windowed("count", WINDOW, inputs={streams[-1]: by_key}, output="windows")
@@ -116,7 +116,7 @@ def stages(count: int) -> Sequence[Computation]:
 
 
 def fused(count: int) -> Sequence[Computation]:
-    """Return the same stages as one computation, and what keeps its results."""
+    """Return the same stages as one computation, and a computation that stores its results."""
     *counted, collect = stages(count)
     return [Fused("fused", *counted), collect]
 
@@ -124,7 +124,7 @@ def fused(count: int) -> Sequence[Computation]:
 def pulled(
     name: str, computations: Sequence[Computation], records: int = RECORDS, intervals: int = 1
 ) -> Pipeline:
-    """Return a pipeline over the workload."""
+    """Return a pipeline that pulls the workload."""
     disorder = timedelta(milliseconds=DISORDER_MS)
     source = PullSource("in", functools.partial(read, records), disorder=disorder)
     return Pipeline(name, *computations, sources=[source], intervals=intervals)
@@ -133,7 +133,7 @@ def pulled(
 def pushed(
     name: str, *computations: Computation, disorder_ms: int = DISORDER_MS, intervals: int = 1
 ) -> Pipeline:
-    """Return a pipeline that somebody pushes to."""
+    """Return a pipeline with a push source."""
     source = PushSource("in", disorder=timedelta(milliseconds=disorder_ms))
     return Pipeline(name, *computations, sources=[source], intervals=intervals)
 
@@ -144,7 +144,7 @@ FUSED = [pulled(f"fused-{n}", fused(3)) for n in range(WARM_ROUNDS + ROUNDS)]
 PUSHED = {size: pushed(f"pushed-{size}", *stages(1)) for size in SIZES}
 HOPS = pushed("hops", Noted())
 LAGS = pushed("lags", *stages(3), disorder_ms=1_000)
-# On one worker and more; the first of those that are pulled warms up.
+# For one worker and more; the first of the pulled pipelines is for the warm-up.
 PASSES = Pass(1, "in", "passed-1"), Pass(2, "passed-1", "passed-2")
 SPREAD = pushed("spread", *PASSES, Noted("passed-2"), intervals=2)
 SPREAD_PULLED = [
@@ -159,7 +159,7 @@ FIRST_BUCKET_MS = 1_736_121_600_000
 
 
 class Known(Usual):
-    """The usual values of series that were seen for a day before they begin."""
+    """The usual values of series, learned from a day before their start."""
 
     name = "model"
 
@@ -171,7 +171,7 @@ class Known(Usual):
 
 @functools.cache
 def learned() -> dict[str, Any]:
-    """Return a model that has seen a day of counts, as it is kept."""
+    """Return the stored form of a model that has seen a day of counts."""
     model = Model()
     for number in range(MIN_SEEN):
         model.learn(FIRST_BUCKET_MS + (number - MIN_SEEN) * BUCKET_MS, 5 + number * 7919 % 46)
@@ -214,20 +214,20 @@ def count_each(clients: Clients, args: Arrived) -> None:
     transact(body)
 
 
-# What is noted of hops
+# Notes of commits
 
 _local = threading.local()
 
 
 def marks() -> list[Any]:
-    """Return what marks the records of this thread's batch."""
+    """Return the numbers of the records in this thread's batch."""
     if not hasattr(_local, "numbers"):
         _local.numbers = []
     return _local.numbers  # type: ignore[no-any-return]
 
 
 def _note_commits() -> None:
-    """Have each commit of a batch of `hops` noted, once it has returned."""
+    """Wrap `bodies.commit` to note the records of a marked batch once its commit has returned."""
     commit, path = bodies.commit, Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.{NOTES}"
 
     def noted(client: ndb.Client, **writes: Any) -> list[int]:
@@ -241,9 +241,9 @@ def _note_commits() -> None:
     bodies.commit = noted
 
 
-def serve(*more: Pipeline) -> Flask:
+def serve(*extra: Pipeline) -> Flask:
     """Return the app, with further pipelines."""
     _note_commits()
-    pipelines = (*ONE, *THREE, *FUSED, *PUSHED.values(), HOPS, LAGS, SPREAD, *SPREAD_PULLED, *more)
+    pipelines = (*ONE, *THREE, *FUSED, *PUSHED.values(), HOPS, LAGS, SPREAD, *SPREAD_PULLED, *extra)
     app, _ = app_for(Registry(*pipelines, DETECTOR, count_each))
     return app

@@ -1,11 +1,11 @@
 """Streams: a windowed count, exactly once, against Bytewax and a task for each record, in one run.
 
-The workload (benchmarks/streams/workload.py) is that of all designs; each round runs each of them
-once, and every count is checked: a design that loses or doubles a record fails the benchmark. Ours
-runs on gunicorn as the dev server runs it, with its Cloud Tasks and the Firestore emulator in
-Datastore mode. Bytewax runs in one process of its own, with its state in SQLite: a snapshot after
-each batch of 100 ("durable"), or every ten seconds, its default ("default"). Ours is given 100
-records at a time, too; while there are more, up to five of these reads are a commit.
+All designs have the same workload (benchmarks/streams/workload.py). Each round runs every design
+once and checks every count, so a design that loses or doubles a record fails the benchmark. Our
+design runs on gunicorn, as the dev server runs it, with its Cloud Tasks and the Firestore emulator
+in Datastore mode. Bytewax runs in one process of its own, with its state in SQLite: a snapshot
+after each batch of 100 ("durable"), or every ten seconds, its default ("default"). Our design reads
+100 records at a time, too; if more are available, one commit has up to five reads.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from rollforward.runtime import Cost
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.storage.schema import HEAD
 
-# By a task for each record.
+# Records of the design with a task for each record.
 TASKS = 2_000
 PUSHES = {1: 300, 10: 200, 100: 200}
-ATTEMPTS = 5  # Of Bytewax.
+ATTEMPTS = 5  # For each run of Bytewax.
 # Bytewax's epochs, in seconds.
 EPOCHS = {"durable": 0.0, "default": 10.0}
 MAX_ROUND_TRIPS, MAX_WRITES = 0.03, 0.12
@@ -74,7 +74,7 @@ def measure() -> Iterator[Result]:
     with _stack() as bench:
         yield from _rates(bench)
         yield from _costs(bench)
-    # The emulator keeps each version of each row, and gets slower with them.
+    # The emulator stores every version of every row, and slows down with their number.
     for latencies in (_hops, _lags, measure_weak):
         with _stack() as bench:
             for n in range(WARM_ROUNDS):
@@ -107,8 +107,8 @@ def _rates(bench: Bench) -> Iterator[Result]:
                 took_s[f"bytewax_{name}_{stages}"] = _bytewax(epoch_s, stages) / RECORDS
         for name, each_s in took_s.items():
             seconds.setdefault(name, []).append(each_s)
-    for name, each in seconds.items():
-        rates = [1 / one for one in each]
+    for name, times in seconds.items():
+        rates = [1 / seconds_each for seconds_each in times]
         yield Result(
             f"streams.{name}_per_s",
             statistics.median(rates),
@@ -140,7 +140,7 @@ def _ratios(seconds: dict[str, list[float]]) -> Iterator[Result]:
 
 
 def _pulled(bench: Bench, pipeline: Pipeline) -> float:
-    """Run a pipeline from its first record until all results are there; return its seconds."""
+    """Run a pipeline from its first record until all results are stored; return the seconds."""
     began = time.perf_counter()
     pipeline.pull(bench.clients, "in")
     until_collected(bench, pipeline, "collect", len(truth(RECORDS)))
@@ -154,7 +154,7 @@ def _task_each(bench: Bench, round_: int) -> float:
     """Count some records by a task and a transaction each; return the seconds."""
     part = events(RECORDS)[round_ * TASKS : (round_ + 1) * TASKS]
     began = time.perf_counter()
-    count_each.enqueue_many(bench.clients, [Arrived(*each) for each in part])
+    count_each.enqueue_many(bench.clients, [Arrived(*event) for event in part])
     bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
     took_s = time.perf_counter() - began
     with bench.clients.context():
@@ -167,8 +167,8 @@ def _task_each(bench: Bench, round_: int) -> float:
 def _bytewax(epoch_s: float, stages: int) -> float:
     """Return the seconds of one run of Bytewax, which checks its counts itself.
 
-    Its watermark goes on with the machine's clock, so where that is busy with other work records
-    in time come late, and its counts are too low: then it runs again.
+    Its watermark follows the machine's clock. So on a busy machine records in time count as late,
+    and the counts are too low; then the run is repeated.
     """
     program = Path(__file__).parent / "rivals.py"
     options = [epoch_s, stages, BATCH, RECORDS, 1]
@@ -185,31 +185,31 @@ def _bytewax(epoch_s: float, stages: int) -> float:
 
 
 def _costs(bench: Bench) -> Iterator[Result]:
-    """Count what a record costs from its push until its result is kept, by the size of pushes."""
+    """Count the operations of a record, from its push to its stored result, by size of push."""
     for size, pipeline in PUSHED.items():
         count = size * PUSHES[size]
-        before, read_before = bench.cost(), bench.read_meter.total()
-        for first in range(0, count, size):
-            part = enumerate(events(count)[first : first + size], first)
-            pushed = [PushedRecord(f"{n}", {"key": each.key}, each.at) for n, each in part]
+        start_cost, start_read = bench.cost(), bench.read_meter.total()
+        for start in range(0, count, size):
+            part = enumerate(events(count)[start : start + size], start)
+            pushed = [PushedRecord(f"{n}", {"key": event.key}, event.at) for n, event in part]
             push(bench, pipeline, pushed)
         pipeline.close(bench.clients, "in")
-        read = bench.read_meter.total() - read_before
+        read = bench.read_meter.total() - start_read
         until_collected(bench, pipeline, "collect", len(truth(count)))
         bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
         check_windows(bench, pipeline, count)
-        yield from _cost_of(size, count, bench.cost() - before + read)
+        yield from _cost_of(size, count, bench.cost() - start_cost + read)
 
 
 def _cost_of(size: int, count: int, cost: Cost) -> Iterator[Result]:
     targets = {"round_trips": MAX_ROUND_TRIPS, "writes": MAX_WRITES} if size == BATCH else {}
-    for what, spent in cost.as_dict().items():
+    for operation, spent in cost.as_dict().items():
         yield Result(
-            f"streams.{what}_at_{size}",
+            f"streams.{operation}_at_{size}",
             spent / count,
             "operations a record",
             f"in pushes of {size}",
-            targets.get(what),
+            targets.get(operation),
             at_least=False,
         )
 
@@ -218,21 +218,21 @@ def _cost_of(size: int, count: int, cost: Cost) -> Iterator[Result]:
 
 
 def _hops(bench: Bench) -> Iterator[Result]:
-    """Push at a rate; yield how long after its push a record's result can be read."""
-    first = 0
+    """Push at a rate; yield the time from a record's push until its result can be read."""
+    pushed = 0
     for per_s in (100, 1_000):
         size = max(1, per_s // 100)
-        accepted = push_paced(bench, HOPS, per_s / size, size, first)
+        accepted = push_paced(bench, HOPS, per_s / size, size, pushed)
         bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
-        first += len(accepted)
-        p50, p95 = shares(hops_ms(bench, accepted, first))
-        for name, value, most in (("p50", p50, MAX_HOP_MS), ("p95", p95, MAX_HOP_P95_MS)):
+        pushed += len(accepted)
+        p50, p95 = shares(hops_ms(bench, accepted, pushed))
+        for name, value, target in (("p50", p50, MAX_HOP_MS), ("p95", p95, MAX_HOP_P95_MS)):
             yield Result(
                 f"streams.hop_{name}_ms_at_{per_s}",
                 value,
                 "ms",
                 f"from the end of a push of {size}, 100 a second, until its result can be read",
-                most if per_s == 1_000 else None,
+                target if per_s == 1_000 else None,
                 at_least=False,
             )
 
@@ -241,7 +241,7 @@ def _hops(bench: Bench) -> Iterator[Result]:
 
 
 def _lags(bench: Bench) -> Iterator[Result]:
-    """Push at a rate; yield how far the watermark of each stage is behind the clock."""
+    """Push at a rate; yield the lag of each stage's watermark behind the clock."""
     is_over = threading.Event()
     with ThreadPoolExecutor(1) as thread:
         sampled = thread.submit(_sample, bench, LAGS, is_over)
@@ -253,27 +253,27 @@ def _lags(bench: Bench) -> Iterator[Result]:
     states = dict(LAGS.states(bench.clients, "collect")).values()
     if sum(count for state in states for _, count in state["windows"]) != pushed:
         raise WrongError(f"the windows do not have the {pushed} records that were pushed")
-    first, *later = LAGS.graph.order
-    yield _lag(f"{first}_ms", [each[first] for each in samples], MAX_LAG_MS)
-    for before, name in zip([first, *later], later, strict=False):
-        more_ms = [each[name] - each[before] for each in samples]
+    source_stage, *next_stages = LAGS.graph.order
+    yield _lag(f"{source_stage}_ms", [sample[source_stage] for sample in samples], MAX_LAG_MS)
+    for previous, name in zip([source_stage, *next_stages], next_stages, strict=False):
+        more_ms = [sample[name] - sample[previous] for sample in samples]
         yield _lag(f"more_of_{name}_ms", more_ms, MAX_LAG_A_STAGE_MS)
 
 
-def _lag(name: str, lags_ms: Sequence[float], most: float) -> Result:
+def _lag(name: str, lags_ms: Sequence[float], target: float) -> Result:
     return Result(
         f"streams.watermark_lag_{name.replace('-', '_')}",
         percentile(lags_ms, 0.95),
         "ms",
         "p95, of records at most 1 s out of order" if "more" not in name else "p95, stage before",
-        most,
+        target,
         at_least=False,
         raw={"quartiles": quartiles(lags_ms)},
     )
 
 
 def _sample(bench: Bench, pipeline: Pipeline, is_over: threading.Event) -> list[dict[str, float]]:
-    """Look at the watermarks again and again; return the lag of each computation."""
+    """Poll the watermarks; return samples of the lag of each computation."""
     samples = []
     is_over.wait(WARM_S)
     while not is_over.wait(0.05):

@@ -1,7 +1,7 @@
 """Savings of a worker's state cache by its size: reads, and the worker's processor time.
 
-One worker in this process works on what was pushed to it before, in batches of 100 as they came;
-only that is measured. Nothing else runs beside it but the emulator, whose time does not count.
+One worker in this process works on records pushed before, in batches of 100 as they were pushed;
+only this work is measured. Only the emulator runs at the same time, and its time does not count.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rollforward.streams.workers.worker import Worker
 
 KEYS, STATE_CHARS = 2_000, 400
 BATCH, RECORDS, ROUNDS = 100, 4_000, 3
-# Parts of what all states take in memory.
+# Sizes as fractions of the memory of all states.
 PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MIN_READS, MIN_CPU = 2.0, 1.5
 MANY_BYTES = 100_000_000
 
 
 class Kept(Computation):
-    """Keeps a text of each key, and how many records it has had."""
+    """Stores a text for each key, and counts its records."""
 
     inputs = {"in": lambda value: str(value["key"])}  # noqa: RUF012 - As its users write it.
 
@@ -52,13 +52,13 @@ class Spent:
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
     with lone_clients() as clients:
-        found: dict[float, list[Spent]] = {part: [] for part in PARTS}
+        costs: dict[float, list[Spent]] = {part: [] for part in PARTS}
         for round_ in range(ROUNDS + 1):
             for part in PARTS:
                 spent = _spent(clients, f"cache-{round_}-{int(100 * part)}", part)
                 if round_:  # The first round warms up.
-                    found[part].append(spent)
-    yield from _curve({part: _median(each) for part, each in found.items()})
+                    costs[part].append(spent)
+    yield from _curve({part: _median(spent) for part, spent in costs.items()})
 
 
 def _curve(curve: dict[float, Spent]) -> Iterator[Result]:
@@ -76,42 +76,42 @@ def _curve(curve: dict[float, Spent]) -> Iterator[Result]:
 
 def _median(spent: Sequence[Spent]) -> Spent:
     return Spent(
-        statistics.median(each.reads for each in spent),
-        statistics.median(each.cpu_us for each in spent),
+        statistics.median(cost.reads for cost in spent),
+        statistics.median(cost.cpu_us for cost in spent),
     )
 
 
 def _spent(clients: Clients, name: str, part: float) -> Spent:
-    """Have a worker work on what is pushed to a new pipeline; return what a record costs it."""
+    """Push to a new pipeline, and run its worker; return the worker's cost of a record."""
     pipeline, chance = Pipeline(name, Kept, intervals=1), random.Random(7)
     keys = [f"k{n}" for n in range(KEYS)]
     _push(clients, pipeline, keys)
     _work(clients, pipeline, MANY_BYTES)
     all_bytes = _remembered(clients, pipeline)
-    # As visits are distributed: a few keys often, most of them now and then.
+    # The distribution resembles visits: a few keys are frequent, most are rare.
     weights = [1 / (n + 1) ** 0.5 for n in range(KEYS)]
     _push(clients, pipeline, chance.choices(keys, weights, k=RECORDS), KEYS)
-    before, began_s = clients.meter.total(), time.process_time()
+    start_cost, began_s = clients.meter.total(), time.process_time()
     clients.process_state.clear()
     _work(clients, pipeline, int(all_bytes * part) if part < 1 else MANY_BYTES)
-    cpu_s, cost = time.process_time() - began_s, clients.meter.total() - before
-    if (found := pipeline.status(clients).computations["kept"].records) != KEYS + RECORDS:
-        raise WrongError(f"{found} records were worked on of {KEYS + RECORDS}")
+    cpu_s, cost = time.process_time() - began_s, clients.meter.total() - start_cost
+    if (processed := pipeline.status(clients).computations["kept"].records) != KEYS + RECORDS:
+        raise WrongError(f"{processed} records were worked on of {KEYS + RECORDS}")
     return Spent(cost.reads / RECORDS, 1e6 * cpu_s / RECORDS)
 
 
-def _push(clients: Clients, pipeline: Pipeline, keys: Sequence[str], first: int = 0) -> None:
-    """Push a record of each key, in chunks as large as a batch."""
+def _push(clients: Clients, pipeline: Pipeline, keys: Sequence[str], start: int = 0) -> None:
+    """Push a record of each key, in pushes of a batch's size."""
     records = [
         PushedRecord(f"{n}", {"key": key, "text": f"{n:0{STATE_CHARS}}"}, FIRST_MS + n)
-        for n, key in enumerate(keys, first)
+        for n, key in enumerate(keys, start)
     ]
-    for start in range(0, len(records), BATCH):
-        pipeline.push(clients, "in", records[start : start + BATCH])
+    for begin in range(0, len(records), BATCH):
+        pipeline.push(clients, "in", records[begin : begin + BATCH])
 
 
 def _work(clients: Clients, pipeline: Pipeline, cache_bytes: int) -> None:
-    """Have a worker take all that waits, with a state cache of a size."""
+    """Run a worker on all pending records, with a state cache of a given size."""
     config = StreamConfig(
         max_records=BATCH, max_chunks=10, linger=(), gather_s=0, cache_bytes=cache_bytes
     )
@@ -120,7 +120,7 @@ def _work(clients: Clients, pipeline: Pipeline, cache_bytes: int) -> None:
 
 
 def _remembered(clients: Clients, pipeline: Pipeline) -> int:
-    """Return how many bytes a worker's memory of all states has."""
+    """Return the bytes of all states in a worker's cache."""
     environment = Engine(clients, pipeline).environment
     memory = environment.caches[environment.names.interval("kept", 0)]
     assert isinstance(memory, CachedInterval)

@@ -1,8 +1,8 @@
-"""Values as JSON and as bytes of a codec, side by side: rates of a worker, and bytes stored.
+"""Values as JSON compared with bytes of a codec: rates of a worker, and bytes stored.
 
-A record is a line of an access log. It goes through a stage into a count, both in this process;
-pushing it counts, too. The codec is the standard library's `struct`, with texts behind the numbers,
-as Avro has them. Nothing else runs beside it but the emulator.
+A record is a line of an access log. It passes through a stage into a count, both in this process;
+the time of its push counts, too. The codec uses the standard library's `struct`, with texts after
+the numbers, as in Avro. Only the emulator runs at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def by_path(line: Mapping[str, Any]) -> str:
 
 
 class LineCodec:
-    """A line as its numbers, the lengths of its texts, and its texts."""
+    """Encodes a line as its numbers, the lengths of its texts, and its texts."""
 
     name = "line-1"
 
@@ -54,7 +54,7 @@ class LineCodec:
 
 
 class Pass(Computation):
-    """Hands each line on."""
+    """Passes each line on."""
 
     inputs = {"in": by_path}  # noqa: RUF012 - As its users write it.
     outputs = ("passed",)
@@ -115,7 +115,7 @@ def _median(spent: Sequence[Spent]) -> Spent:
 
 
 def _spent(clients: Clients, name: str, codec: ValueCodec | None) -> Spent:
-    """Push lines to a new pipeline, and have its workers process them; return what one costs."""
+    """Push lines to a new pipeline, and run its workers; return the cost of a line."""
     codecs = {} if codec is None else {"in": codec, "passed": codec}
     pipeline = Pipeline(name, Pass, Count, intervals=1, codecs=codecs)
     lines = [_line(number) for number in range(RECORDS)]

@@ -1,20 +1,21 @@
 """Streams that grow: workers, a state cache, values as bytes, known ids, a thousand series at once.
 
-A worker is a process of gunicorn. They share two cores with the emulator, the queue and the load,
-so more of them show what the protocol costs them, and hardly what they could do elsewhere.
+A worker is a process of gunicorn. The workers share two cores with the emulator, the queue and the
+load. So more workers show the cost of the protocol, but hardly their possible rate elsewhere.
 
-Each number of workers has a stack of its own, with its own emulator. All are started and warmed up
-before anything is measured, by a pull and by pushes: in a cold stack the emulator is compiled and
-each process does everything for the first time, which is more with four. Then come rounds, in which
-each stack has the same turn while the others are idle, every other round the other way about:
+Each number of workers has a stack of its own, with its own emulator. All stacks are started and
+warmed up, by a pull and by pushes, before any measurement: in a cold stack Java compiles the
+emulator, and each process does everything for the first time, which is more work with four. Then
+follow rounds in which each stack has the same turn while the others are idle; every other round is
+in reverse order:
 
-latency   6 s of pushes at a rate, from a process that is none of the workers. Of each record, but
-          those of the first 2 s, how long after the return of its push the commit of the third
-          stage had returned
+latency   6 s of pushes at a fixed rate, from a process other than the workers. The figure is the
+          time from the return of a record's push to the return of the third stage's commit, without
+          the records of the first 2 s
 rate      a pull, until all windows have reached the end
 
-Figures are medians of the rounds. What compares numbers of workers is the median of the rounds'
-ratios, for the turns of one round are close to each other: what else the machine does changes.
+Figures are medians of the rounds. Comparisons of numbers of workers are medians of the rounds'
+ratios, because other load on the machine changes little within a round.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ from rollforward.streams import Pipeline, PushedRecord
 
 APP = "benchmarks.streams.app:serve()"
 WORKERS = (1, 2, 4)
-# For the latency: so many pushes a second, each of so many records.
+# For the latency: pushes a second, and records per push.
 PUSHES_PER_S, SIZE = 20, 10
 ROUNDS, TURN_S = 7, 6.0
 MAX_LATENCY = 1.5
 SERIES = 1_000
-# Of five minutes; the first ones warm up.
+# Buckets of five minutes; the first ones are for the warm-up.
 WARM, BUCKETS = 6, 24
 LOOK_EVERY_S = 0.25
 
@@ -91,18 +92,18 @@ class _Stack:
     per_s: list[float] = field(default_factory=list)
 
     def warm_up(self) -> None:
-        """Pull and push, and measure nothing."""
+        """Pull and push without measuring."""
         self._pull(SPREAD_PULLED[0])
         self._push()
 
     def note_latency(self) -> None:
-        """Push at a rate, and note how long records take."""
+        """Push at a fixed rate, and note the latencies of records."""
         p50_ms, p95_ms = shares(self._push())
         self.p50_ms.append(p50_ms)
         self.p95_ms.append(p95_ms)
 
     def note_rate(self) -> None:
-        """Pull, and note how many records a second pass three stages and are counted."""
+        """Pull, and note the records a second that pass three stages and are counted."""
         self.per_s.append(self._pull(SPREAD_PULLED[1 + len(self.per_s)]))
 
     def _push(self) -> list[float]:
@@ -122,7 +123,7 @@ class _Stack:
 
 
 def _measured() -> dict[int, _Stack]:
-    """Run all rounds; return what they have shown, by the number of workers."""
+    """Run all rounds; return the stacks with their measurements, by the number of workers."""
     with ExitStack() as opened:
         stacks = {
             count: _Stack(
@@ -146,18 +147,18 @@ def _workers() -> Iterator[Result]:
     for count, stack in stacks.items():
         some = f"three stages of 2 intervals, worker processes: {count}"
         paced = f"{some}, {PUSHES_PER_S * SIZE} records a second"
-        for name, figures, unit, what in (
+        for name, figures, unit, versus in (
             ("latency_p50_ms", stack.p50_ms, "ms", paced),
             ("latency_p95_ms", stack.p95_ms, "ms", paced),
             ("per_s", stack.per_s, "records a second", some),
         ):
-            yield _median(f"{name}_by_{count}", figures, unit, what)
-    most, versus = WORKERS[-1], f"{WORKERS[-1]} worker processes to 1, on the same two cores"
-    latencies = _ratios(stacks[most].p50_ms, stacks[1].p50_ms)
-    ratio = _median(f"latency_of_{most}_versus_1", latencies, "ratio of medians", versus)
+            yield _median(f"{name}_by_{count}", figures, unit, versus)
+    largest, versus = WORKERS[-1], f"{WORKERS[-1]} worker processes to 1, on the same two cores"
+    latencies = _ratios(stacks[largest].p50_ms, stacks[1].p50_ms)
+    ratio = _median(f"latency_of_{largest}_versus_1", latencies, "ratio of medians", versus)
     yield replace(ratio, target=MAX_LATENCY, at_least=False)
-    rates = _ratios(stacks[most].per_s, stacks[1].per_s)
-    yield _median(f"per_s_of_{most}_versus_1", rates, "ratio of rates", versus)
+    rates = _ratios(stacks[largest].per_s, stacks[1].per_s)
+    yield _median(f"per_s_of_{largest}_versus_1", rates, "ratio of rates", versus)
 
 
 def _in_turn(stacks: dict[int, _Stack], number: int) -> list[_Stack]:
@@ -178,25 +179,25 @@ def _median(name: str, rounds: list[float], unit: str, versus: str) -> Result:
 
 
 def _detector(bench: Bench) -> Iterator[Result]:
-    """Replay series as fast as they go; yield the rate, and the cost of a million records."""
+    """Replay series at full speed; yield the rate, and the cost of a million records."""
     _replay(bench, 0, WARM)
-    before, read_before = bench.cost(), bench.read_meter.total()
+    start_cost, start_read = bench.cost(), bench.read_meter.total()
     began = time.perf_counter()
-    pushed_cost = _replay(bench, WARM, WARM + BUCKETS) - read_before
+    pushed_cost = _replay(bench, WARM, WARM + BUCKETS) - start_read
     took_s, count = time.perf_counter() - began, SERIES * BUCKETS
     bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
-    spent = bench.cost() - before + pushed_cost
+    spent = bench.cost() - start_cost + pushed_cost
     name, some = "streams_growth.detector", f"{SERIES} series at once, five stages"
     yield Result(f"{name}_per_s", count / took_s, "series-buckets a second", some)
-    for what, value in spent.as_dict().items():
+    for operation, value in spent.as_dict().items():
         unit = "operations a million records"
-        yield Result(f"{name}_{what}", value / count * 1_000_000, unit, some)
+        yield Result(f"{name}_{operation}", value / count * 1_000_000, unit, some)
 
 
-def _replay(bench: Bench, first: int, end: int) -> Cost:
-    """Push some buckets of each series, wait for their results; return what that has cost here."""
+def _replay(bench: Bench, start: int, end: int) -> Cost:
+    """Push some buckets of each series, and wait for their results; return the pushes' cost."""
     with ThreadPoolExecutor(len(FEEDS)) as threads:
-        list(threads.map(lambda feed: _push_feed(bench, feed, first, end), range(len(FEEDS))))
+        list(threads.map(lambda feed: _push_feed(bench, feed, start, end), range(len(FEEDS))))
     cost = bench.read_meter.total()
     ends_at = time.monotonic() + TIMEOUT_S
     while not _has_all(bench, SERIES * end):
@@ -207,20 +208,24 @@ def _replay(bench: Bench, first: int, end: int) -> Cost:
 
 
 def _has_all(bench: Bench, buckets: int) -> bool:
-    """Return whether so many buckets are complete, and have passed all stages."""
-    found = DETECTOR.status(bench.clients).computations
-    if found["counter"].timers < buckets or any(each.waiting for each in found.values()):
+    """Return whether a number of buckets are complete, and have passed all stages."""
+    computations = DETECTOR.status(bench.clients).computations
+    if computations["counter"].timers < buckets or any(
+        computation.waiting for computation in computations.values()
+    ):
         return False
-    complete = found["counter"].records, found["counter"].timers
-    if complete != (buckets, buckets) or any(each.late or each.dead for each in found.values()):
+    complete = computations["counter"].records, computations["counter"].timers
+    if complete != (buckets, buckets) or any(
+        computation.late or computation.dead for computation in computations.values()
+    ):
         raise WrongError(f"{complete} records and complete buckets of {buckets}")
     return True
 
 
-def _push_feed(bench: Bench, feed: int, first: int, end: int) -> None:
-    """Push what one feed has, bucket by bucket, with the watermark that follows from it."""
-    chance = random.Random(f"{feed} {first}")
-    for number in range(first, end):
+def _push_feed(bench: Bench, feed: int, begin: int, end: int) -> None:
+    """Push the records of one feed, bucket by bucket, with the matching watermark."""
+    chance = random.Random(f"{feed} {begin}")
+    for number in range(begin, end):
         start = FIRST_BUCKET_MS + number * BUCKET_MS
         records = [
             PushedRecord(

@@ -1,10 +1,10 @@
 """Reads for deduplication: ids in a worker's memory, and a Bloom filter in front of them.
 
-A worker in this process has accepted many pushed records. Then it takes more of them, with the ids
-in its memory or right after a takeover, which reads the rows of ids again. The Bloom filter is that
-of the paper, in front of ids that each have a row of their own: one read brings it, and each of its
-false positives reads one row. Only its false positives are measured, on the same ids; nothing of it
-is stored.
+A worker in this process has accepted many pushed records. Then it accepts more, with the ids in its
+memory or right after a takeover, which rereads the rows of ids. The Bloom filter follows the paper,
+where it precedes ids that each have a row of their own. One read loads the filter, and each false
+positive reads one row. Only its false positives are measured, on the same ids; the filter is not
+stored.
 
 Source: T. Akidau and others, "MillWheel", 2013, 6.1.1.
 """
@@ -43,7 +43,7 @@ class Count(Computation):
 
 
 class CountedEngine(Engine):
-    """Counts the rows of ids that it reads."""
+    """An engine that counts its reads of rows of ids."""
 
     ids_read = 0
 
@@ -67,21 +67,21 @@ class BloomFilter:
 
     def _bits_of(self, id_: str) -> Iterator[int]:
         digest = hashlib.blake2b(id_.encode(), digest_size=16).digest()
-        first, step = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
-        return ((first + n * step) % self._size for n in range(HASHES))
+        start, step = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+        return ((start + n * step) % self._size for n in range(HASHES))
 
 
 def measure() -> Iterator[Result]:
-    """Measure both and yield the reads a record."""
+    """Measure both and yield the reads per record."""
     with lone_clients() as clients:
         pipeline = Pipeline("known-ids", Count, intervals=1)
         _take(clients, pipeline, range(KNOWN))
         in_memory = _take(clients, pipeline, range(KNOWN, KNOWN + TAKEN))
         clients.process_state.clear()
         taken_over = _take(clients, pipeline, range(KNOWN + TAKEN, KNOWN + 2 * TAKEN))
-        found = pipeline.status(clients).computations["count"].records
-        if found != KNOWN + 2 * TAKEN:
-            raise WrongError(f"{found} records were counted of {KNOWN + 2 * TAKEN}")
+        counted = pipeline.status(clients).computations["count"].records
+        if counted != KNOWN + 2 * TAKEN:
+            raise WrongError(f"{counted} records were counted of {KNOWN + 2 * TAKEN}")
     bloom = BloomFilter([_id(n) for n in range(KNOWN + TAKEN)])
     positives = sum(bloom.may_have(_id(KNOWN + TAKEN + n)) for n in range(TAKEN))
     for name, reads, versus in (
@@ -93,7 +93,7 @@ def measure() -> Iterator[Result]:
 
 
 def _take(clients: Clients, pipeline: Pipeline, numbers: range) -> int:
-    """Push records and have a worker take them; return how many rows of ids it read."""
+    """Push records and run a worker on them; return the number of rows of ids that it read."""
     config = StreamConfig(max_records=BATCH, linger=(), gather_s=0)
     engine = CountedEngine(clients, pipeline, config)
     for start in range(numbers.start, numbers.stop, BATCH):

@@ -1,4 +1,4 @@
-"""Clients of an emulator alone: what one worker in this process needs, with nothing beside it."""
+"""Clients with only an emulator, for a single worker in this process without any other load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollforward.runtime.messages import Message
 
 
 class NoTasks:
-    """A queue that forgets: the worker is called here."""
+    """A queue that discards all tasks, as the benchmark calls the worker itself."""
 
     def create(self, message: Message) -> bool:
         return True
@@ -33,7 +33,7 @@ class NoTasks:
 
 @contextlib.contextmanager
 def lone_clients() -> Iterator[Clients]:
-    """Start an emulator that locks; yield clients that have nothing else."""
+    """Start an emulator that locks; yield clients without any other service."""
     with datastore_emulator("firestore") as datastore:
         meter = Meter()
         yield Clients(

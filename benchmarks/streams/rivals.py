@@ -1,10 +1,10 @@
-"""The same windowed count by Bytewax, in one process, with its state in SQLite.
+"""The same windowed count on Bytewax, in one process, with its state in SQLite.
 
-The file is in memory where there is a folder for that, as all is that the Datastore emulator has:
-nobody waits for a disk.
+The file is in memory if the system has a folder for that, like the data of the Datastore emulator,
+so neither side waits for a disk.
 
-A program in an environment of its own (requirements-rivals.txt). It says as JSON how many seconds
-each run took, from the first record to the end of the flow, and fails if a count is not exact.
+A program in an environment of its own (requirements-rivals.txt). It prints as JSON the seconds of
+each run, from the first record to the end of the flow, and fails if a count is not exact.
 
     python benchmarks/streams/rivals.py EPOCH_S STAGES BATCH RECORDS ROUNDS
 """
@@ -29,14 +29,14 @@ from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.testing import run_main
 from streams_workload import DISORDER_MS, FIRST_MS, WINDOW_MS, Event, events, truth
 
-# Memory, on Linux.
+# A file system in memory, on Linux.
 MEMORY = Path("/dev/shm")
 ALIGN_TO = datetime.fromtimestamp(FIRST_MS / 1000, UTC)
 Counts = dict[tuple[str, int], int]
 
 
 class Partition(StatefulSourcePartition[Event, int]):
-    """The records from a position on, so many at a time."""
+    """The records from a position on, in batches."""
 
     def __init__(self, records: list[Event], batch: int, position: int | None) -> None:
         self.records, self.batch, self.position = records, batch, position or 0
@@ -44,16 +44,16 @@ class Partition(StatefulSourcePartition[Event, int]):
     def next_batch(self) -> list[Event]:
         if self.position >= len(self.records):
             raise StopIteration
-        taken = self.records[self.position : self.position + self.batch]
-        self.position += len(taken)
-        return taken
+        batch = self.records[self.position : self.position + self.batch]
+        self.position += len(batch)
+        return batch
 
     def snapshot(self) -> int:
         return self.position
 
 
 class Source(FixedPartitionedSource[Event, int]):
-    """One partition."""
+    """A source with one partition."""
 
     def __init__(self, records: list[Event], batch: int) -> None:
         self.records, self.batch = records, batch
@@ -66,7 +66,7 @@ class Source(FixedPartitionedSource[Event, int]):
 
 
 class Written(StatelessSinkPartition[tuple[str, tuple[int, int]]]):
-    """Keeps results, for the check."""
+    """Collects results, for the check."""
 
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
@@ -90,12 +90,12 @@ class Sink(DynamicSink[tuple[str, tuple[int, int]]]):
 
 
 def pass_on(seen: int | None, event: Event) -> tuple[int, list[Event]]:
-    """Count a key's records, and hand each on."""
+    """Count a key's records, and pass each on."""
     return (seen or 0) + 1, [event]
 
 
 def flow(records: list[Event], batch: int, stages: int, counts: Counts) -> Dataflow:
-    """Return the count, behind stages that keep a state for each key and hand every record on."""
+    """Return the count after stages that keep a state for each key and pass every record on."""
     dataflow = Dataflow("count")
     stream: Any = op.input("in", dataflow, Source(records, batch))
     for stage in range(1, stages):
@@ -104,7 +104,7 @@ def flow(records: list[Event], batch: int, stages: int, counts: Counts) -> Dataf
     clock = win.EventClock(
         ts_getter=lambda event: datetime.fromtimestamp(event.at / 1000, UTC),
         wait_for_system_duration=timedelta(milliseconds=DISORDER_MS),
-        # By default each activation wakes every key: a hundred times slower on old records.
+        # By default each activation wakes every key, which is a hundred times slower here.
         to_system_utc=lambda at: None,
     )
     windower = win.TumblingWindower(length=timedelta(milliseconds=WINDOW_MS), align_to=ALIGN_TO)
@@ -129,7 +129,7 @@ def run(records: list[Event], epoch_s: float, stages: int, batch: int) -> tuple[
 
 
 def main() -> None:
-    """Measure."""
+    """Run the rounds, and print their seconds."""
     epoch_s = float(sys.argv[1])
     stages, batch, count, rounds = map(int, sys.argv[2:])
     seconds = []

@@ -1,9 +1,9 @@
-"""The pipelines of the measured weak productions: a stage, weak or strong, and one before a reader.
+"""The pipelines for weak productions: a weak or strong stage, alone and before a strong reader.
 
-weak          a weak stage, and a weak sink that notes when it is called
-strong        one strong stage, with ids: its result can be read when its commit has returned
-behind-weak   a strong reader behind a weak stage
-behind-strong the same behind a strong stage
+weak          a weak stage, and a weak sink that notes the time of its call
+strong        one strong stage, with ids, whose result can be read when its commit has returned
+behind-weak   a strong reader after a weak stage
+behind-strong a strong reader after a strong stage
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollforward.streams.model.sink import SinkRecord
 
 
 class WeakPass(Computation):
-    """Hands each record on."""
+    """Passes each record on."""
 
     name = "weak-pass"
     weak = idempotent = True
@@ -39,13 +39,13 @@ class WeakPass(Computation):
 
 
 class NotedBehind(Noted):
-    """The same behind another stage."""
+    """The noting computation after another stage."""
 
     inputs: ClassVar = {"passed": by_key}
 
 
 class Handed:
-    """Notes when it was called for each record: in the process that pushes, or by a task."""
+    """Notes the time of its call for each record, in the pushing process or in a task."""
 
     def __init__(self) -> None:
         self.seen: dict[int, float] = {}
@@ -78,24 +78,24 @@ PIPELINES = (WEAK, STRONG, BEHIND_WEAK, BEHIND_STRONG)
 
 
 def serve() -> Flask:
-    """Return the app, with these pipelines and those of the other measurements of streams."""
+    """Return the app, with these pipelines and the ones of the other benchmarks of streams."""
     app = streams.serve(*PIPELINES)
-    app.add_url_rule(f"{PUSH}/<name>/<int:first>/<int:size>", view_func=_push, methods=["POST"])
+    app.add_url_rule(f"{PUSH}/<name>/<int:start>/<int:size>", view_func=_push, methods=["POST"])
     return app
 
 
-def records(first: int, size: int) -> list[PushedRecord]:
-    """Return records of this moment, with numbers of their own."""
+def records(start: int, size: int) -> list[PushedRecord]:
+    """Return records with the current time and consecutive numbers."""
     now_ms = int(time.time() * 1000)
     return [
         PushedRecord(f"{n}", {"key": f"k{n * 7919 % KEYS}", "number": n}, now_ms)
-        for n in range(first, first + size)
+        for n in range(start, start + size)
     ]
 
 
-def _push(name: str, first: int, size: int) -> str:
-    """Push to a pipeline in the app; return when that began."""
+def _push(name: str, start: int, size: int) -> str:
+    """Push to a pipeline in the app; return the start time."""
     began = time.time()
-    [pipeline] = [each for each in PIPELINES if each.name == name]
-    pipeline.push(clients(), "in", records(first, size))
+    [pipeline] = [declared for declared in PIPELINES if declared.name == name]
+    pipeline.push(clients(), "in", records(start, size))
     return str(began)

@@ -1,6 +1,6 @@
 """The records that every design counts: 500 keys, 100 s of event time, disorder of up to 2 s.
 
-Plain Python: the programs that it is compared with import it in an environment of their own.
+It is plain Python, since the rivals' programs import it in an environment of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SPAN_MS = 100_000
 DISORDER_MS = 2_000
 WINDOW_MS = 10_000
 SEED = 7
-# Some day at noon, UTC; a multiple of a window's size.
+# An arbitrary day at noon, UTC; a multiple of a window's size.
 FIRST_MS = 1_735_732_800_000
 
 
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def events(count: int) -> Sequence[Event]:
-    """Return the records in the order in which they come: always the same for one count."""
+    """Return the records in their order of arrival, which only depends on the count."""
     chance = random.Random(SEED)
     return [
         Event(
@@ -41,5 +41,5 @@ def events(count: int) -> Sequence[Event]:
 
 
 def truth(count: int) -> Counter[tuple[str, int]]:
-    """Return how many records each key has in each window, by the window's start."""
-    return Counter((each.key, each.at // WINDOW_MS * WINDOW_MS) for each in events(count))
+    """Return the number of records of each key in each window, by the window's start."""
+    return Counter((event.key, event.at // WINDOW_MS * WINDOW_MS) for event in events(count))

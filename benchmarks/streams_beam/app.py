@@ -1,7 +1,7 @@
-"""The app that is measured: each demo for each round, as fast as it goes, and paced.
+"""The measured app: each demo for each round, at full speed, and paced.
 
-The last computation keeps the results, and notes when the commit of each had returned: from then
-on nothing can lose it.
+The last computation stores the results, and notes when the commit of each has returned, which makes
+it durable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WARM_ROUNDS, ROUNDS = 2, 3
 
 
 class NotedKept(workload.Kept):
-    """Keeps the results, and notes their commits."""
+    """Stores the results, and notes their commits."""
 
     name = "kept"
 
@@ -32,16 +32,16 @@ class NotedKept(workload.Kept):
 
 
 def pipeline(name: str, run: str) -> Pipeline:
-    """Return a demo for one run, which is pushed to."""
+    """Return the pipeline of a demo for one run, with a push source."""
     source = PushSource(
         workload.SOURCES[name], disorder=timedelta(milliseconds=workload.DISORDER_MS[name])
     )
-    kept = NotedKept(f"{name}-{run}", *workload.OUTPUTS[name])
-    return workload.declared(name, run, kept, source=source)
+    sink = NotedKept(f"{name}-{run}", *workload.OUTPUTS[name])
+    return workload.declared(name, run, sink, source=source)
 
 
 def run_name(kind: str, round_: int) -> str:
-    """Return the name of a run: of all records at once, or one after the other."""
+    """Return the name of a run of a kind: all records at once, or one after the other."""
     return f"{kind}-{round_}"
 
 

@@ -1,11 +1,11 @@
 """Streams on our engine and on Apache Beam's local runners: the demos' web log and Zeitgeist.
 
-Each round runs the same declarations over the same records on each engine, in turns, and each
-result is checked against the simulator. Ours runs as in `benchmarks/streams`: every record is
-durable when its push returns, and every result when its commit does. Beam's local runners keep
-all in the memory of one process, so nothing of theirs is durable: `FnApiRunner` has all records
-at once, and `BundleBasedDirectRunner` has Zeitgeist's one after the other. Prism, Flink and
-Dataflow were not within reach.
+Each round runs the same declarations over the same records on each engine, in turns, and checks
+each result against the simulator. Our engine runs as in `benchmarks/streams`: every record is
+durable when its push returns, and every result when its commit returns. Beam's local runners keep
+all data in the memory of one process, so none of it is durable. `FnApiRunner` gets all records at
+once, and `BundleBasedDirectRunner` gets Zeitgeist's one after the other. Prism, Flink and Dataflow
+were not available.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rollforward.streams import PushedRecord
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "beam" / "bin" / "python"
 RIVAL = "benchmarks.streams_beam.rival"
-# A bucket of Zeitgeist: of records without disorder those before the latest of a push are late.
+# A push has one bucket of Zeitgeist: without disorder, records before a push's latest are late.
 A_PUSH = {BATCH: 12, STREAM: 1}
 PACE_S = {BATCH: 0.0, STREAM: 0.1}
 Figures = Mapping[str, Any]
 
 
 def measure() -> Iterator[Result]:
-    """Measure both engines and yield the comparisons; nothing where Beam is not installed."""
+    """Measure both engines and yield the comparisons, or nothing if Beam is not installed."""
     if not PYTHON.exists():
         print("streams_beam is skipped: `make beam` installs Apache Beam", file=sys.stderr)
         return
@@ -59,21 +59,21 @@ def measure() -> Iterator[Result]:
 def _compared(
     bench: Bench, name: str, rivals: Mapping[tuple[str, str], Callable[[], Figures]]
 ) -> Iterator[Result]:
-    """Warm both engines up, run them in turns, and yield their figures of one demo."""
+    """Warm both engines up, run them in turns, and yield their figures for one demo."""
     for round_ in range(WARM_ROUNDS):
         for kind in (BATCH, STREAM):
             _ours(bench, name, kind, round_)
     of_beam = {kind: rival for (of, kind), rival in rivals.items() if of == name}
     for rival in of_beam.values():
         rival()
-    found: dict[tuple[str, str], list[Figures]] = defaultdict(list)
+    figures: dict[tuple[str, str], list[Figures]] = defaultdict(list)
     for round_ in range(WARM_ROUNDS, WARM_ROUNDS + ROUNDS):
         for kind in (BATCH, STREAM):
-            found["ours", kind].append(_ours(bench, name, kind, round_))
+            figures["ours", kind].append(_ours(bench, name, kind, round_))
             if kind in of_beam:
-                found["beam", kind].append(of_beam[kind]())
-    yield from _rates(name, found["ours", BATCH], found["beam", BATCH])
-    yield from _latencies(name, found["ours", STREAM], found["beam", STREAM])
+                figures["beam", kind].append(of_beam[kind]())
+    yield from _rates(name, figures["ours", BATCH], figures["beam", BATCH])
+    yield from _latencies(name, figures["ours", STREAM], figures["beam", STREAM])
 
 
 def _rates(name: str, ours: list[Figures], beams: list[Figures]) -> Iterator[Result]:
@@ -82,7 +82,7 @@ def _rates(name: str, ours: list[Figures], beams: list[Figures]) -> Iterator[Res
         ("", ours, "exactly once; durable before it is answered; goes on after a restart"),
         ("_beam", beams, "FnApiRunner: in memory; nothing durable; a restart begins anew"),
     ):
-        rates = [records / each["wall_s"] for each in figures]
+        rates = [records / run["wall_s"] for run in figures]
         yield Result(
             f"streams_beam.{name}{engine}_per_s",
             statistics.median(rates),
@@ -92,7 +92,7 @@ def _rates(name: str, ours: list[Figures], beams: list[Figures]) -> Iterator[Res
         )
         yield Result(
             f"streams_beam.{name}{engine}_cpu_ms",
-            1000 * statistics.median(each["cpu_s"] for each in figures) / records,
+            1000 * statistics.median(run["cpu_s"] for run in figures) / records,
             "ms a record",
             "processor time of the process" if engine else "processor time of workers and pusher",
         )
@@ -109,12 +109,12 @@ def _latencies(name: str, ours: list[Figures], beams: list[Figures]) -> Iterator
         ("_durable", ours, "from the push that completes a result until its commit has returned"),
         ("_beam", beams, "BundleBasedDirectRunner: until the result is in memory; never durable"),
     ):
-        lags = [lag for each in figures for lag in each["lags_ms"]]
+        lags = [lag for run in figures for lag in run["lags_ms"]]
         if not lags:
             continue
-        for what, share in (("p50", 0.5), ("p95", 0.95)):
+        for quantile, share in (("p50", 0.5), ("p95", 0.95)):
             yield Result(
-                f"streams_beam.{name}{engine}_{what}_ms",
+                f"streams_beam.{name}{engine}_{quantile}_ms",
                 percentile(lags, share),
                 "ms",
                 f"{records} records, one by one; {versus}",
@@ -126,28 +126,28 @@ def _ours(bench: Bench, name: str, kind: str, round_: int) -> Figures:
     """Push the records of a run until all results are durable, and check them."""
     run = run_name(kind, round_)
     pipeline, stream = PIPELINES[name, run], workload.SOURCES[name]
-    records, given = workload.records_of(name, kind), list[tuple[float, float]]()
+    records, inputs = workload.records_of(name, kind), list[tuple[float, float]]()
     count, _ = workload.truth(name, kind)
     cpu, began, latest = _cpu_s(), time.time(), 0
-    for first in range(0, len(records), A_PUSH[kind]):
-        part = records[first : first + A_PUSH[kind]]
-        pushed = [PushedRecord(f"{first + n}", value, at) for n, (value, at) in enumerate(part)]
+    for start in range(0, len(records), A_PUSH[kind]):
+        part = records[start : start + A_PUSH[kind]]
+        pushed = [PushedRecord(f"{start + n}", value, at) for n, (value, at) in enumerate(part)]
         latest = max(latest, *(record.timestamp_ms for record in pushed))
-        given.append((latest - workload.DISORDER_MS[name], time.time()))
-        is_last = first + len(part) == len(records)
-        # The end is a watermark, as on Beam: Zeitgeist counts no further bucket once it is over.
+        inputs.append((latest - workload.DISORDER_MS[name], time.time()))
+        is_last = start + len(part) == len(records)
+        # A watermark ends the input, as on Beam: Zeitgeist counts no further bucket after its end.
         end = workload.end_of(name, records) if is_last else None
         push(bench, pipeline, pushed, stream, watermark=end)
         time.sleep(PACE_S[kind])
     until_collected(bench, pipeline, "kept", count)
     took = {"wall_s": time.time() - began, "cpu_s": _cpu_s() - cpu}
     states = [state for _, state in pipeline.states(bench.clients, "kept")]
-    kept = sum(state["results"] for state in states), sum(state["sum"] for state in states)
-    if kept != workload.truth(name, kind):
-        raise workload.WrongError(f"{name}, {run}: {kept}, not {workload.truth(name, kind)}")
+    actual = sum(state["results"] for state in states), sum(state["sum"] for state in states)
+    if actual != workload.truth(name, kind):
+        raise workload.WrongError(f"{name}, {run}: {actual}, not {workload.truth(name, kind)}")
     pipeline.close(bench.clients, stream)
     bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
-    return {**took, "lags_ms": workload.lags_ms(given, _noted(bench, f"{name}-{run}"))}
+    return {**took, "lags_ms": workload.lags_ms(inputs, _noted(bench, f"{name}-{run}"))}
 
 
 def _cpu_s() -> float:
@@ -156,7 +156,7 @@ def _cpu_s() -> float:
 
 
 def _noted(bench: Bench, run: str) -> list[tuple[int, float]]:
-    """Return the event time of each result of a run, and when its commit had returned."""
+    """Return the event time of each result of a run, and the time its commit had returned."""
     lines = [line.split() for path in bench.costs.glob(f"*.{NOTES}") for line in path.open()]
     return [
         (int(mark.removeprefix(f"{run}:")), float(when))
@@ -167,7 +167,7 @@ def _noted(bench: Bench, run: str) -> list[tuple[int, float]]:
 
 @contextlib.contextmanager
 def _rival(kind: str, name: str) -> Iterator[Callable[[], Figures]]:
-    """Start Beam in its own environment; yield what runs a demo once."""
+    """Start Beam in its own environment; yield a function that runs a demo once."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     command = [str(PYTHON), "-m", RIVAL, kind, name]
     with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:  # type: ignore[call-overload]

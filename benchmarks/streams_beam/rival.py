@@ -3,9 +3,9 @@
     .venv/beam/bin/python -m benchmarks.streams_beam.rival batch weblog
     .venv/beam/bin/python -m benchmarks.streams_beam.rival stream zeitgeist
 
-It says "ready". For each line that it reads it runs the pipeline once, and says as JSON the wall
-time and the processor time that this took, in seconds, and the milliseconds of each result from the
-record that let it be computed.
+It prints "ready". For each line that it reads it runs the pipeline once, and prints as JSON the
+wall time and the processor time in seconds, and for each result the milliseconds since the record
+that completed it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Seen:
     """Notes of a run.
 
     Attributes:
-        given: The event time of each record, and when the runner had it.
-        results: The event time, when it was there, and the number of each result.
+        inputs: The event time of each record, and the time the runner received it.
+        results: The event time of each result, the time it was computed, and its number.
     """
 
-    given: list[tuple[int, float]] = field(default_factory=list)
+    inputs: list[tuple[int, float]] = field(default_factory=list)
     results: list[tuple[int, float, int]] = field(default_factory=list)
 
 
@@ -46,7 +46,7 @@ SEEN = Seen()
 
 
 class Result(beam.DoFn):  # type: ignore[misc]
-    """Notes a result; the runner works in this process."""
+    """Notes a result; the runner is in this process."""
 
     def process(self, value: Any, at: Any = beam.DoFn.TimestampParam) -> Any:
         note = _seen().results.append
@@ -55,30 +55,30 @@ class Result(beam.DoFn):  # type: ignore[misc]
 
 
 class Given(beam.DoFn):  # type: ignore[misc]
-    """Notes when the runner has a record."""
+    """Notes the time at which the runner receives a record."""
 
     def process(self, value: Any, at: Any = beam.DoFn.TimestampParam) -> Any:
-        _seen().given.append((milliseconds(at), time.perf_counter()))
+        _seen().inputs.append((milliseconds(at), time.perf_counter()))
         yield value
 
 
 def _seen() -> Seen:
-    # A DoFn is pickled, so it finds this by the module's name.
+    # A DoFn is pickled, so it finds this object by the module's name.
     from benchmarks.streams_beam import rival
 
     return rival.SEEN
 
 
 def batch(name: str, records: workload.Records) -> None:
-    """Run a pipeline over records which are all there from the beginning."""
+    """Run a pipeline over records that are all available from the start."""
     values = [TimestampedValue(value, stamp(at)) for value, at in records]
     with beam.Pipeline(runner=FnApiRunner()) as p:
-        given = p | beam.Create(values, reshuffle=False)
-        _translate(name, p, given, workload.end_of(name, records), None)
+        inputs = p | beam.Create(values, reshuffle=False)
+        _translate(name, p, inputs, workload.end_of(name, records), None)
 
 
 def stream(name: str, records: workload.Records) -> None:
-    """Run a pipeline over records that come one after the other."""
+    """Run a pipeline over records that arrive one after the other."""
     script, watermark = TestStream(), 0
     late_ms = workload.DISORDER_MS[name]
     for value, at in records:
@@ -90,13 +90,13 @@ def stream(name: str, records: workload.Records) -> None:
     script = script.advance_watermark_to(stamp(end - 1)).advance_watermark_to(stamp(end))
     options = PipelineOptions([], streaming=True)
     with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as p:
-        given = p | script.advance_watermark_to_infinity() | beam.ParDo(Given())
-        _translate(name, p, given, end, timedelta(milliseconds=workload.DISORDER_MS[name]))
+        inputs = p | script.advance_watermark_to_infinity() | beam.ParDo(Given())
+        _translate(name, p, inputs, end, timedelta(milliseconds=workload.DISORDER_MS[name]))
 
 
-def _translate(name: str, p: Any, given: Any, end: int, lateness: Any) -> None:
+def _translate(name: str, p: Any, inputs: Any, end: int, lateness: Any) -> None:
     pipeline, source = workload.declared(name, "beam"), workload.SOURCES[name]
-    outputs = translate(pipeline, p, {source: given}, lateness=lateness, ends_at=end)
+    outputs = translate(pipeline, p, {source: inputs}, lateness=lateness, ends_at=end)
     for out in workload.OUTPUTS[name]:
         _ = outputs[out] | f"note {out}" >> beam.ParDo(Result())
 
@@ -104,20 +104,20 @@ def _translate(name: str, p: Any, given: Any, end: int, lateness: Any) -> None:
 def run(kind: str, name: str) -> dict[str, Any]:
     """Run a pipeline once and check its results."""
     seen, records = _seen(), workload.records_of(name, kind)
-    seen.given.clear()
+    seen.inputs.clear()
     seen.results.clear()
     began, cpu = time.perf_counter(), time.process_time()
     (batch if kind == workload.BATCH else stream)(name, records)
     took = {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
     workload.check(name, kind, [number for _, _, number in seen.results])
     late_ms = workload.DISORDER_MS[name]
-    given = [(at - late_ms, when) for at, when in seen.given]
+    inputs = [(at - late_ms, when) for at, when in seen.inputs]
     results = [(at, when) for at, when, _ in seen.results]
-    return {**took, "lags_ms": workload.lags_ms(given, results)}
+    return {**took, "lags_ms": workload.lags_ms(inputs, results)}
 
 
 def main() -> None:
-    """Run what is asked for, until nobody asks any more."""
+    """Run the pipeline for each line until standard input ends."""
     kind, name = sys.argv[1:]
     print("ready", flush=True)
     for _ in sys.stdin:

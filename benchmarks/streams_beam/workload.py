@@ -1,8 +1,8 @@
 """The demos' web log and Zeitgeist without their pages, for our engine and for Beam's.
 
-Both engines run these declarations over the same records. Of each result a number is kept that no
-order changes, so one lost, doubled or different result is noticed. Beam's program imports this in
-an environment of its own.
+Both engines run these declarations over the same records. Each result yields a number that does not
+depend on the order, so a single lost, doubled or different result is noticed. Beam's program
+imports this module in an environment of its own.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from rollforward.streams.model.sources import Source
 
 BATCH, STREAM = "batch", "stream"
 # The web log has windows over windows, and the watermark of Beam's streaming runner does not wait
-# for the timers of the first ones (tests/rollforward/streams/beam/test_runners.py).
+# for the timers of the first windows (tests/rollforward/streams/beam/test_runners.py).
 BEAM_RUNS = [("weblog", BATCH), ("zeitgeist", BATCH), ("zeitgeist", STREAM)]
-# So few because of Beam's local runners: all at once, and one after the other. Fewer would measure
-# the last tick of the watermark alone.
+# Records of runs all at once, and one after the other. Beam's local runners would be too slow with
+# more; with fewer, only the last tick of the watermark would be measured.
 RECORDS = {
     "weblog": {BATCH: 1_000, STREAM: 12},
     "zeitgeist": {BATCH: 2_880, STREAM: 24},
 }
 SOURCES = {"weblog": "requests", "zeitgeist": "queries"}
 OUTPUTS = {"weblog": ("hits-per-minute", "tops", "rates", "visits"), "zeitgeist": ("measured",)}
-# The slowest response of the web log, and none: Zeitgeist's records are in order.
+# The slowest response of the web log; Zeitgeist's records are in order.
 DISORDER_MS = {"weblog": 60_000, "zeitgeist": 0}
 Records = Sequence[tuple[Any, int]]
 
 
 class WrongError(Exception):
-    """Results were lost, doubled, or others."""
+    """Results were lost, doubled or changed."""
 
 
 @functools.cache
@@ -64,16 +64,16 @@ def records_of(name: str, kind: str) -> Records:
 def end_of(name: str, records: Records) -> int:
     """Return the watermark at which Beam ends a pipeline.
 
-    A query of Zeitgeist is counted in each bucket until `ctx.is_over`, which is never on Beam.
+    Zeitgeist counts a query in each bucket until `ctx.is_over`, which Beam never sets.
     """
-    last = records[-1][1]
-    # A millisecond behind the last bucket: where the watermark jumps to the end at once, Beam's
-    # streaming runner ends the model before the counter has written.
-    return last + DAY_MS if name == "weblog" else (last // BUCKET_MS + 1) * BUCKET_MS + 1
+    last_ms = records[-1][1]
+    # A millisecond after the last bucket: if the watermark jumped to the end at once, Beam's
+    # streaming runner would end the model before the counter has written.
+    return last_ms + DAY_MS if name == "weblog" else (last_ms // BUCKET_MS + 1) * BUCKET_MS + 1
 
 
 def number_of(value: Mapping[str, Any]) -> int:
-    """Return a number of a result; 0: it depends on the order of its key's records."""
+    """Return a number for a result, or 0 if it depends on the order of its key's records."""
     if "is_complete" in value:
         if not value["is_complete"]:
             return 0
@@ -82,7 +82,7 @@ def number_of(value: Mapping[str, Any]) -> int:
 
 
 class Kept(Computation):
-    """Keeps how many results there were, and the sum of their numbers."""
+    """Stores the number of results, and the sum of their numbers."""
 
     def __init__(self, *streams: str) -> None:
         self.inputs = dict.fromkeys(streams, lambda value: str(number_of(value) % 4))
@@ -94,7 +94,7 @@ class Kept(Computation):
 
 
 def stages(name: str) -> Sequence[Computation]:
-    """Return the computations of a demo, without those that store results for its pages."""
+    """Return the computations of a demo, except the ones that store results for its pages."""
     if name == "weblog":
         return (
             weblog.HITS, weblog.ERRORS_BY_SHARD, weblog.SESSIONS, weblog.TOP_BY_SHARD,
@@ -103,19 +103,19 @@ def stages(name: str) -> Sequence[Computation]:
     return Counter(), Usual(), Watcher()
 
 
-def declared(name: str, run: str, *last: Computation, source: Source | None = None) -> Pipeline:
+def declared(name: str, run: str, *readers: Computation, source: Source | None = None) -> Pipeline:
     """Return a pipeline for one run, since its source ends.
 
     Args:
-        last: Computations that read the results.
+        readers: Computations that read the results.
     """
     sources = [source] if source is not None else []
-    return Pipeline(f"{name}-{run}", *stages(name), *last, sources=sources)
+    return Pipeline(f"{name}-{run}", *stages(name), *readers, sources=sources)
 
 
 @functools.cache
 def truth(name: str, kind: str) -> tuple[int, int]:
-    """Return how many results there are and the sum of their numbers, by the simulator."""
+    """Return the number of results and the sum of their numbers, from the simulator."""
     test, stream, watermark = StreamTest(declared(name, "truth")), SOURCES[name], 0
     for value, at in records_of(name, kind):
         test.push(stream, value, at)
@@ -127,10 +127,10 @@ def truth(name: str, kind: str) -> tuple[int, int]:
 
 
 def check(name: str, kind: str, numbers: Sequence[int]) -> None:
-    """Compare results with the truth.
+    """Compare results with the simulator's.
 
     Raises:
-        WrongError: one is missing, comes twice, or is another one.
+        WrongError: a result is missing, doubled or different.
     """
     actual = sum(number > 0 for number in numbers), sum(numbers)
     if actual != truth(name, kind):
@@ -138,19 +138,19 @@ def check(name: str, kind: str, numbers: Sequence[int]) -> None:
 
 
 def lags_ms(
-    given: Sequence[tuple[float, float]], results: Sequence[tuple[int, float]]
+    inputs: Sequence[tuple[float, float]], results: Sequence[tuple[int, float]]
 ) -> list[float]:
-    """Return for each result how long it took from what let it be computed.
+    """Return the milliseconds of each result since the input that completed it.
 
-    That is the first input that moved the watermark to the time of the result. Results that only
-    the end of the input lets be computed are left out.
+    This is the first input that moved the watermark to the time of the result. Results completed
+    only by the end of the input are left out.
 
     Args:
-        given: The watermark after each input, and when it came, in seconds, in order.
-        results: The event time of each result, and when it was there.
+        inputs: The watermark after each input, and the time of its arrival, in seconds, in order.
+        results: The event time of each result, and the time it was available.
     """
     lags, reached, times = list[float](), list[float](), list[float]()
-    for watermark, when in given:
+    for watermark, when in inputs:
         if not reached or watermark > reached[-1]:
             reached.append(watermark)
             times.append(when)
