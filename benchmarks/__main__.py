@@ -103,7 +103,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", help="benchmarks, or beginnings of results' names")
+    parser.add_argument("names", nargs="*", help="benchmarks, or prefixes of results' names")
     parser.add_argument(
         "--like", default="", help="measure on a profile of latencies: cloud, or its file"
     )

@@ -57,7 +57,7 @@ def main() -> int:
         books = Books(stack, WRITERS)
         books.open()
         _endure(stack, books, 30 * minutes)
-        _say("Ctrl-C under load, and start again")
+        _say("Ctrl-C under load, and restart")
         with books.writing():
             time.sleep(5)
             stack.restart()
@@ -65,7 +65,7 @@ def main() -> int:
         _endure(stack, books, 30 * minutes)
         outcome.items, outcome.students = books.items, len(books.students)
         outcome.exact_after_s = max(books.until_exact().values())
-        _say(f"all {books.items} items and {len(books.students)} students are there")
+        _say(f"all {books.items} items and {len(books.students)} students are present")
         _kill(stack, books, outcome)
     print(json.dumps(asdict(outcome)), flush=True)
     return 0
@@ -117,10 +117,10 @@ def _kill(stack: Stack, books: Books, outcome: Outcome) -> None:
         max((killed_s - student.accepted_s for student in lost), default=0), 1
     )
     outcome.lost_items = books.items - _settled_items(books)
-    _say(f"{len(lost)} students and {outcome.lost_items} items were not saved yet")
-    assert outcome.oldest_lost_s < LAST_LOAD_S, "a student is lost who was saved"
-    assert 0 <= outcome.lost_items <= books.items - items, "an item is lost that was saved"
-    assert len(remaining) >= students, "a student is lost who was saved"
+    _say(f"{len(lost)} students and {outcome.lost_items} items had not been saved")
+    assert outcome.oldest_lost_s < LAST_LOAD_S, "a saved student is lost"
+    assert 0 <= outcome.lost_items <= books.items - items, "a saved item is lost"
+    assert len(remaining) >= students, "a saved student is lost"
 
 
 def _settled_items(books: Books) -> int:

@@ -92,7 +92,7 @@ def _batch(bench: Bench, workers: int) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
     connection.request("GET", f"/bench/ours/{time.monotonic_ns()}?count={count}")
     if connection.getresponse().status != 204:
-        raise RuntimeError("the batch was not taken")
+        raise RuntimeError("the batch was not accepted")
     connection.close()
     return count
 
@@ -128,7 +128,7 @@ def measure(workers: Sequence[int], names: Sequence[str]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hot_rows")
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
-    parser.add_argument("names", nargs="*", help="beginnings of names of patterns")
+    parser.add_argument("names", nargs="*", help="prefixes of patterns' names")
     arguments = parser.parse_args()
     print(HEADER, flush=True)
     for row in measure(arguments.workers, arguments.names):

@@ -36,7 +36,7 @@ CLIENTS, SECONDS, PER_S = 32, 8, 100
 MIN_SHARE = 0.003
 # Threads that answer a request have this frame.
 REQUEST = "wsgi_app ("
-# A package's name in the table, by a part of its files' paths; the first that matches counts.
+# A package's name in the table, by a pattern of its files' paths; the first match counts.
 PACKAGES = (
     ("JSON", r"/json/(encoder|decoder|__init__|scanner)\.py"),
     ("logging", r"/logging/"),
@@ -59,7 +59,7 @@ def main() -> int:
     """Profile the named benchmark or request."""
     parser = argparse.ArgumentParser(prog="make profile")
     parser.add_argument("name", help=f"a benchmark, or {', '.join(WORKLOADS)}")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="of each look")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="of each sampling")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     chosen = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -33,13 +33,12 @@ from benchmarks.harness.results import Result, quartiles
 from rollforward.local.services.standalone import datastore_emulator
 
 ROOT = Path(__file__).parent.parent
-STARTS = 15
-# The first start for each path is discarded, so the bytecode is always cached.
+STARTS = 15  # After a first one, which does not count as it may compile bytecode.
 PAGES = {"live": "/health/live", "page": "/sums"}
 PROGRAM = """
 import json, os, queue, resource, runpy, sys, time, types
-before = "gunicorn.conf.py"  # Where earlier versions have them.
-hooks = runpy.run_path(before if os.path.exists(before) else "rollforward/gunicorn/config.py")
+old_path = "gunicorn.conf.py"  # The path in earlier versions.
+hooks = runpy.run_path(old_path if os.path.exists(old_path) else "rollforward/gunicorn/config.py")
 
 def hook(name, *arguments):
     if name in hooks:  # An earlier version had none.
@@ -63,7 +62,7 @@ for name, path in json.loads(sys.argv[1]).items():
     assert client.get(path, base_url="http://127.0.0.1").status_code == 200, path
     after[name] = spent()
 print(json.dumps({name: [a - b for a, b in zip(at, base)] for name, at in after.items()}))
-os._exit(0)  # gRPC takes a moment to say goodbye.
+os._exit(0)  # A regular exit of gRPC takes a moment.
 """
 IMPORT = """
 import importlib, sys, time
@@ -104,7 +103,7 @@ def door() -> Result:
         for name, spent in times.items():
             command = [sys.executable, "-c", IMPORT, name]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-            if turn:  # The first one may have had to compile.
+            if turn:  # The first start may compile bytecode.
                 spent.append(float(done.stdout))
     ratio = min(times["rollforward"]) / min(times["flask"])
     raw = {f"{name}_s": quartiles(spent) for name, spent in times.items()}
@@ -122,7 +121,7 @@ def tasks_emulator(api: str) -> Result:
                 assert process.stdout is not None
                 FIRST_CALLS[api](json.loads(process.stdout.readline())["address"])
                 took_s, started = time.perf_counter() - began, psutil.Process(process.pid)
-                if turn:  # The first one may have had to compile.
+                if turn:  # The first start may compile bytecode.
                     clock.append(took_s)
                     processor.append(sum(started.cpu_times()[:2]))
                     memory.append(started.memory_info().rss / 1e6)
@@ -164,7 +163,7 @@ def starts_of(folders: list[Path], datastore: str) -> list[Starts]:
     for turn in range(STARTS + 1):
         for folder, starts in zip(folders, starts_by_folder, strict=True):
             for name, (processor_s, clock_s) in _start(folder, datastore).items():
-                if turn:  # The first one may have had to compile.
+                if turn:  # The first start may compile bytecode.
                     starts.setdefault(name, []).append((processor_s, clock_s))
     return starts_by_folder
 

@@ -176,14 +176,14 @@ def measured(shape: str, name: str, profile: cProfile.Profile | None) -> tuple[f
     took_s = time.process_time() - began_s
     states = machine.pipeline.states(machine.engine._clients, "collect")
     if sum(len(state["windows"]) for _, state in states) != len(truth(RECORDS)):
-        raise RuntimeError("the windows are not all")
+        raise RuntimeError("windows are missing")
     return took_s, store
 
 
 def main() -> None:
     """Print the cost of a record, and optionally a profile."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streams_cost")
-    parser.add_argument("--profile", action="store_true", help="say where the time goes")
+    parser.add_argument("--profile", action="store_true", help="print a profile")
     is_profile = parser.parse_args().profile
     truth(RECORDS)  # Computed once for all rounds, like the records.
     freeze_heap()

@@ -160,7 +160,7 @@ def _tree(bench: Bench) -> Result:
         rows = [row for row in BenchDone.query().fetch() if row.key.id().startswith("tree:")]
     levels = 1 + 10 + 100
     if len(rows) != levels:
-        raise RuntimeError(f"{len(rows)} batches of {levels} have completed")
+        raise RuntimeError(f"{len(rows)} of {levels} batches have completed")
     return Result(
         "batches.tree_leaves_per_s", LEAVES / took_s, "leaves a second", "a tree of three levels"
     )
@@ -202,6 +202,6 @@ def _until_idle(bench: Bench) -> None:
     ends_at = time.monotonic() + TIMEOUT_S
     while bench.queue.engine.wake_at() is not None:
         if time.monotonic() > ends_at:
-            raise RuntimeError("the queue does not empty")
+            raise RuntimeError("the queue did not drain")
         time.sleep(0.005)
     bench.queue.wait_idle(TIMEOUT_S)

@@ -70,7 +70,7 @@ def _work_off(bench: Bench, leasers: int) -> tuple[float, int]:
     reports = [json.loads(worker.communicate(timeout=TIMEOUT_S)[0]) for worker in workers]
     acked = sum(report["acked"] for report in reports)
     if acked != ITEMS:
-        raise RuntimeError(f"{acked} items of {ITEMS} were acked")
+        raise RuntimeError(f"{acked} of {ITEMS} items were acked")
     seconds = max(report["ended_at"] for report in reports) - began_at
     return seconds, sum(report["round_trips"] for report in reports)
 

@@ -41,7 +41,7 @@ def moved(folder: Path, offsets_s: Mapping[int, float]) -> Iterator[None]:
     for file, seconds in files.items():
         unread = file.with_suffix(".new")
         unread.write_text(str(seconds))
-        unread.rename(file)  # A reader finds it whole, or not at all.
+        unread.rename(file)  # A reader never sees a partial file.
     try:
         yield
     finally:

@@ -103,7 +103,7 @@ def check(subject: str, count: int, expected: int) -> None:
         WrongError: the counts differ.
     """
     if count != expected:
-        raise WrongError(f"{subject}: {count} items were done of {expected}")
+        raise WrongError(f"{subject}: {count} of {expected} items were done")
 
 
 # Patterns

@@ -182,7 +182,7 @@ def _watched(
     clients.join()
     bench.queue.wait_idle(TIMEOUT_S)
     if visible(bench, design, rows) - start_count != saves:
-        raise RuntimeError(f"{design}: more updates are visible than were made")
+        raise RuntimeError(f"{design}: more updates are visible than saves were made")
     (load,) = loads
     seen = [(at - load.began, count) for at, count in looks]
     return Run(load, seen, bench.cost().writes - writes)

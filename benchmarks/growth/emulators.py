@@ -49,7 +49,7 @@ def _query_s() -> float:
     query = ScannedRow.query(ScannedRow._key >= low, ScannedRow._key < high)
     rows = query.order(ScannedRow._key).fetch(RESULTS)
     if len(rows) != RESULTS:
-        raise RuntimeError(f"{len(rows)} rows were found of {RESULTS}")
+        raise RuntimeError(f"{len(rows)} of {RESULTS} rows were found")
     return time.perf_counter() - began
 
 

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.harness.results import Result, percentile, quartiles
 
-# A lost race is sent again, within the same latency.
+# A request that lost a race is retried, within the same latency.
 MAX_RACES = 1_000
 ACCEPTED, LOST_RACE = (200, 202, 204), 409
 # A patient client retries these, too: a service was unavailable, or the server is too busy.
@@ -160,13 +160,13 @@ def main() -> int:
     parser.add_argument("path")
     parser.add_argument("--clients", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--requests", type=int, default=0, help="0: as many as there is time for")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first")
+    parser.add_argument("--requests", type=int, default=0, help="0: until the time is over")
+    parser.add_argument("--first", type=int, default=0, help="the first number")
     parser.add_argument("--give-up-s", type=float, default=float("inf"))
     parser.add_argument("--per-s", type=float, default=0.0, help="0: as fast as the answers come")
-    parser.add_argument("--body", default="", help="what to POST; none: GET")
-    parser.add_argument("--kind", default="application/json", help="its Content-Type")
-    parser.add_argument("--key", default="", help="begins the requests' Idempotency-Keys")
+    parser.add_argument("--body", default="", help="the body to POST; empty: GET")
+    parser.add_argument("--kind", default="application/json", help="the body's Content-Type")
+    parser.add_argument("--key", default="", help="prefix of the Idempotency-Keys")
     print(json.dumps(asdict(asyncio.run(_send(parser.parse_args())))))
     return 0
 

@@ -179,7 +179,7 @@ class Wire:
         while True:
             try:
                 caller, _ = self._listener.accept()
-            except OSError:  # It was closed.
+            except OSError:  # The socket was closed.
                 return
             try:
                 service = socket.create_connection(self._service)

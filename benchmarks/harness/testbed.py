@@ -122,7 +122,7 @@ class Bench:
         ends_at = time.monotonic() + timeout_s
         while self.queue.engine.wake_at() is not None:
             if time.monotonic() > ends_at:
-                raise RuntimeError("the queue does not empty")
+                raise RuntimeError("the queue did not drain")
             time.sleep(0.05)
         self.queue.wait_idle(timeout_s)
 

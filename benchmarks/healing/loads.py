@@ -256,7 +256,7 @@ class Clicks:
             is_over.wait(CLICK_EVERY_S)
 
     def account(self) -> Account:
-        # Each click adds to both, in one commit.
+        # Each click adds to both counters, in one commit.
         sums = [SHARDED.total(self.clients, key).value for key in (KEY, FORMS)]
         doubled = max(0, max(sums) - self.amount)
         return Account(self.amount, min(*sums, self.amount), doubled)

@@ -153,7 +153,7 @@ def _backlogs(stack: Stack, lane: Lane, sizes: Sequence[int]) -> Iterator[Result
     costs: list[dict[str, float]] = []
     added = 0
     stack.ran.clear()
-    _swept(stack, lane)  # It begins anywhere, since memcached knows no place.
+    _swept(stack, lane)  # The first sweep begins at a random place, as memcached has none.
     for size in sizes:
         missing_count = size - (added - len(stack.ran))
         _add(stack, lane, "hot", range(added, added + missing_count))
@@ -208,7 +208,7 @@ def _run(stack: Stack, lane: Lane) -> dict[str, float]:
     stack.deliver(lane, done + RUN)
     count, cost = len(stack.ran) - done, stack.cost() - start_cost
     if count < RUN or len(set(stack.ran)) < len(stack.ran):
-        raise WrongError(f"{count} tasks of {RUN} have run, or one ran twice")
+        raise WrongError(f"{count} of {RUN} tasks have run, or one ran twice")
     if lane.order and stack.ran != sorted(stack.ran):
         raise WrongError("tasks did not run in their order")
     return {counted: getattr(cost, counted) / count for counted in COUNTED}
@@ -219,14 +219,14 @@ def _run(stack: Stack, lane: Lane) -> dict[str, float]:
 
 def _idle(stack: Stack, lane: Lane, keys: int) -> Iterator[Result]:
     """Count the operations of sweeps before any key has had a task, and after many have had one."""
-    _swept(stack, lane)  # It begins anywhere, since memcached knows no place.
+    _swept(stack, lane)  # The first sweep begins at a random place, as memcached has none.
     empty = _swept(stack, lane, SWEEPS)
     for number in range(keys):
         _add(stack, lane, f"key-{number}", range(number, number + 1))
         stack.deliver(lane, number + 1)
     stack.deliver(lane, keys + 1)  # Delivers the last hints.
     if sorted(stack.ran) != list(range(keys)):
-        raise WrongError(f"{len(stack.ran)} tasks of {keys} have run")
+        raise WrongError(f"{len(stack.ran)} of {keys} tasks have run")
     rows = [row for kind in (LaneTask, LaneState) for row in kind.query().fetch(keys_only=True)]
     idle = _swept(stack, lane, SWEEPS)
     versus = f"{keys:,} keys that have had a task, {SWEEPS} sweeps, against none"

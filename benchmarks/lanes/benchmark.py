@@ -149,10 +149,10 @@ def _until_done(bench: Bench) -> None:
         while True:
             while bench.queue.engine.wake_at() is not None or not bench.queue.engine.is_idle():
                 if time.monotonic() > ends_at:
-                    raise RuntimeError("the queue does not empty")
+                    raise RuntimeError("the queue did not drain")
                 time.sleep(LOOK_EVERY_S)
             if LaneTask.query().get(keys_only=True) is None:
                 return
             if time.monotonic() > ends_at:
-                raise RuntimeError("a lane does not empty")
+                raise RuntimeError("a lane did not drain")
             time.sleep(LOOK_EVERY_S)

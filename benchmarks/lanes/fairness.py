@@ -90,7 +90,7 @@ def _begun_at(bench: Bench, name: str) -> float:
     with bench.clients.context():
         while (row := LaneBegin.get_by_id(name)) is None:
             if time.monotonic() > ends_at:
-                raise RuntimeError("the other tenant's task does not begin")
+                raise RuntimeError("the other tenant's task did not begin")
             time.sleep(0.02)
     return float(row.at)
 

@@ -116,7 +116,7 @@ def _run_to_the_end(bench: Bench, design: str) -> float:
     deadline = time.monotonic() + TIMEOUT_S
     while _waiting(bench):
         if time.monotonic() > deadline:
-            raise RuntimeError("the updates are not applied")
+            raise RuntimeError("the updates were not applied")
         time.sleep(0.02)
     bench.queue.wait_idle(TIMEOUT_S)
     return time.time() - began
@@ -228,7 +228,7 @@ def _until_relayed(bench: Bench) -> None:
         if not _waiting(bench) or any(states[state] for states in counts for state in UNDER_WAY):
             return
         time.sleep(0.02)
-    raise RuntimeError("the outbox does not empty")
+    raise RuntimeError("the outbox did not drain")
 
 
 def _waiting(bench: Bench) -> int:

@@ -184,7 +184,7 @@ class MemoryDatastore:
             == paths
             for namespace, query, paths in transaction.queries
         ):
-            raise RefusedError(grpc.StatusCode.ABORTED, "what was read has changed meanwhile")
+            raise RefusedError(grpc.StatusCode.ABORTED, "a read entity has changed since")
 
     def _version(self, path: Path) -> int:
         stored = self.rows.get(path)

@@ -253,8 +253,8 @@ def run(workers: int, shape: Shape, latencies: Latencies) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling")
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
-    parser.add_argument("--unlimited", action="store_true", help="write a row as often as can be")
-    parser.add_argument("--no-lags", action="store_true", help="do not run again at half the rate")
+    parser.add_argument("--unlimited", action="store_true", help="do not limit the writes of a row")
+    parser.add_argument("--no-lags", action="store_true", help="skip the runs at half the rate")
     for name, value in vars(Shape()).items():
         kind = float if value is None else type(value)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=value)

@@ -34,7 +34,7 @@ CHANGED = (0.0, 0.01, 1.0)
 STREAM, PROCESS = "in-0", "feed-0"
 AT_ONCE = 500  # Records per push.
 TICKS, MANY = 5, 1_000  # A single tick if this many change, as their workers take minutes.
-STEP_MS = 10_000  # Between two records of one interval.
+STEP_MS = 10_000  # Time between two records of one interval.
 
 
 class Ticks:

@@ -46,7 +46,7 @@ def until_idle(bench: Bench) -> None:
     ends_at = time.monotonic() + TIMEOUT_S
     while bench.queue.engine.wake_at() is not None or not bench.queue.engine.is_idle():
         if time.monotonic() > ends_at:
-            raise RuntimeError("the queue does not empty")
+            raise RuntimeError("the queue did not drain")
         time.sleep(LOOK_EVERY_S)
 
 
@@ -62,7 +62,7 @@ def until_ended(bench: Bench) -> None:
             if in_state(RUNNING).get(keys_only=True) is None:
                 return
             if time.monotonic() > ends_at:
-                raise RuntimeError("a flow does not end")
+                raise RuntimeError("a flow did not end")
 
 
 def check_ended(bench: Bench, name: str, prefix: str, count: int) -> None:
@@ -72,4 +72,4 @@ def check_ended(bench: Bench, name: str, prefix: str, count: int) -> None:
         rows = ndb.get_multi([run_key(f"{flow}|{prefix}-{n}") for n in range(count)])
     ended = sum(row is not None and row.state == SUCCEEDED for row in rows)
     if ended != count:
-        raise RuntimeError(f"{ended} flows of {count} have succeeded")
+        raise RuntimeError(f"{ended} of {count} flows have succeeded")

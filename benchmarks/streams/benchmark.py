@@ -160,7 +160,7 @@ def _task_each(bench: Bench, round_: int) -> float:
     with bench.clients.context():
         counted = sum(row.count for row in BenchCount.query().fetch())
     if counted != (round_ + 1) * TASKS:
-        raise WrongError(f"{counted} records were counted by tasks of {(round_ + 1) * TASKS}")
+        raise WrongError(f"{counted} of {(round_ + 1) * TASKS} records were counted by tasks")
     return took_s
 
 
@@ -178,7 +178,7 @@ def _bytewax(epoch_s: float, stages: int) -> float:
         if done.returncode == 0:
             [took_s] = json.loads(done.stdout.splitlines()[-1])
             return float(took_s)
-    raise WrongError(f"Bytewax has failed {ATTEMPTS} times, as it says above")
+    raise WrongError(f"Bytewax has failed {ATTEMPTS} times; its errors are above")
 
 
 # Operations
@@ -252,7 +252,7 @@ def _lags(bench: Bench) -> Iterator[Result]:
     bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
     states = dict(LAGS.states(bench.clients, "collect")).values()
     if sum(count for state in states for _, count in state["windows"]) != pushed:
-        raise WrongError(f"the windows do not have the {pushed} records that were pushed")
+        raise WrongError(f"the windows do not have the {pushed} pushed records")
     source_stage, *next_stages = LAGS.graph.order
     yield _lag(f"{source_stage}_ms", [sample[source_stage] for sample in samples], MAX_LAG_MS)
     for previous, name in zip([source_stage, *next_stages], next_stages, strict=False):

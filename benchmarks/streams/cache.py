@@ -96,7 +96,7 @@ def _spent(clients: Clients, name: str, part: float) -> Spent:
     _work(clients, pipeline, int(all_bytes * part) if part < 1 else MANY_BYTES)
     cpu_s, cost = time.process_time() - began_s, clients.meter.total() - start_cost
     if (processed := pipeline.status(clients).computations["kept"].records) != KEYS + RECORDS:
-        raise WrongError(f"{processed} records were worked on of {KEYS + RECORDS}")
+        raise WrongError(f"{processed} of {KEYS + RECORDS} records were processed")
     return Spent(cost.reads / RECORDS, 1e6 * cpu_s / RECORDS)
 
 

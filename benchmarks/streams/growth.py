@@ -202,7 +202,7 @@ def _replay(bench: Bench, start: int, end: int) -> Cost:
     ends_at = time.monotonic() + TIMEOUT_S
     while not _has_all(bench, SERIES * end):
         if time.monotonic() > ends_at:
-            raise WrongError(f"{DETECTOR.name} does not come to its end")
+            raise WrongError(f"{DETECTOR.name} did not finish")
         time.sleep(LOOK_EVERY_S)
     return cost
 
@@ -218,7 +218,7 @@ def _has_all(bench: Bench, buckets: int) -> bool:
     if complete != (buckets, buckets) or any(
         computation.late or computation.dead for computation in computations.values()
     ):
-        raise WrongError(f"{complete} records and complete buckets of {buckets}")
+        raise WrongError(f"{complete} records and complete buckets, not {buckets}")
     return True
 
 

@@ -81,7 +81,7 @@ def measure() -> Iterator[Result]:
         taken_over = _take(clients, pipeline, range(KNOWN + TAKEN, KNOWN + 2 * TAKEN))
         counted = pipeline.status(clients).computations["count"].records
         if counted != KNOWN + 2 * TAKEN:
-            raise WrongError(f"{counted} records were counted of {KNOWN + 2 * TAKEN}")
+            raise WrongError(f"{counted} of {KNOWN + 2 * TAKEN} records were counted")
     bloom = BloomFilter([_id(n) for n in range(KNOWN + TAKEN)])
     positives = sum(bloom.may_have(_id(KNOWN + TAKEN + n)) for n in range(TAKEN))
     for name, reads, versus in (

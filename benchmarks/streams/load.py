@@ -96,7 +96,7 @@ def hops_ms(bench: Bench, accepted: dict[int, float], records: int) -> list[floa
     """
     readable_at = readable(bench)
     if set(readable_at) != set(range(records)):
-        raise WrongError(f"{len(readable_at)} records of {records} have a result")
+        raise WrongError(f"{len(readable_at)} of {records} records have a result")
     begins_at = min(accepted.values()) + WARM_S
     return [
         1000 * max(0.0, readable_at[number] - at)
@@ -120,7 +120,7 @@ def until_noted(bench: Bench, records: int) -> None:
     ends_at = time.monotonic() + TIMEOUT_S
     while (count := len(readable(bench))) < records:
         if time.monotonic() > ends_at:
-            raise WrongError(f"{count} records of {records} have a result")
+            raise WrongError(f"{count} of {records} records have a result")
         time.sleep(0.2)
 
 
@@ -143,7 +143,7 @@ def until_collected(bench: Bench, pipeline: Pipeline, computation: str, count: i
         if sum(json.loads(row.body)["records"] for row in rows if row is not None) >= count:
             return
         if time.monotonic() > ends_at:
-            raise WrongError(f"{pipeline.name} does not come to its end")
+            raise WrongError(f"{pipeline.name} did not finish")
         time.sleep(0.05)
 
 

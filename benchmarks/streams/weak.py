@@ -59,7 +59,7 @@ def measure_weak(bench: Bench) -> Iterator[Result]:
             bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
             seen = {**_noted(bench), **HANDED.seen}
             if lost := begun.keys() - seen.keys():
-                raise LostError(f"{name}: {len(lost)} records of {len(begun)} came to nothing")
+                raise LostError(f"{name}: {len(lost)} of {len(begun)} records have no result")
             start += len(begun)
             warm_s = min(begun.values()) + WARM_S
             for of, times in ((name, begun), (f"{name}_inside", inside)):
