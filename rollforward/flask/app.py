@@ -141,7 +141,8 @@ def open_clients(
     cloud_tasks = open_cloud_tasks(
         emulator=settings.cloud_tasks_emulator, interceptors=task_interceptors
     )
-    relay, hot_rows = BackgroundRelay(), HotRows()
+    relay, is_local = BackgroundRelay(), settings.datastore_emulator is not None
+    hot_rows = HotRows(by_kind=is_local)
     clients = Clients(
         datastore=open_datastore(
             settings.project,

@@ -6,8 +6,9 @@ others begin meanwhile, none may ever commit: of eight at a time on the Firestor
 in fifty minutes. If the first commit wins, all others were for nothing.
 
 So after some collisions on a row, a transaction takes its turn before it reads that row, and ends
-it with its commit or rollback. Other rows are as fast as before. The turn is an advisory lock:
-nothing depends on it, and a transaction goes ahead without it after some seconds (ADR 0037).
+it with its commit or rollback. The rows of a query count as one. Other rows are as fast as
+before. The turn is an advisory lock: nothing depends on it, and a transaction goes ahead without it
+after some seconds (ADR 0037).
 
 Lost on failure: nothing. The turn of a killed process ends in two seconds.
 """
@@ -25,11 +26,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from google.cloud.datastore_v1.types import Key
 
-from rollforward.datastore.commit import key_of
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.channel.failed_call import error_of
+from rollforward.runtime.channel.row_names import names_read, names_written, shown
 from rollforward.runtime.channel.rpc import message_of
 from rollforward.runtime.clients import Clients
 
@@ -44,6 +44,7 @@ AT_ONCE_S = 0.002
 MAX_WAIT_S = 8.0
 MAX_TRANSACTIONS = 1_000
 MAX_ROWS = 1_000
+_READS = ("Lookup", "RunQuery", "RunAggregationQuery")
 
 
 @dataclass
@@ -75,9 +76,9 @@ class _Row:
 
 @dataclass
 class _Open:
-    """An open transaction: the keys that it has read, and the turns that it has."""
+    """An open transaction: what it has read, and the turns that it has."""
 
-    keys: list[Any] = field(default_factory=list)
+    read: dict[bytes, bytes] = field(default_factory=dict)
     rows: set[bytes] = field(default_factory=set)
     turns: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -85,8 +86,19 @@ class _Open:
 class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     """Lets transactions of a channel to Datastore take turns on rows where they collide."""
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.monotonic,
+        *,
+        by_kind: bool = False,
+    ) -> None:
+        """Take turns among the threads of this process.
+
+        Args:
+            by_kind: Whether all queries of a kind count as one row, as an emulator needs it.
+        """
         self._now_s = now_s
+        self._by_kind = by_kind
         self._lock = threading.Lock()
         self._rows: OrderedDict[bytes, _Row] = OrderedDict()
         self._open: OrderedDict[bytes, _Open] = OrderedDict()
@@ -100,20 +112,27 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
         rpc = details.method.rpartition("/")[2]
-        if rpc == "Lookup" and request.read_options.transaction:
-            return self._look_up(continuation, details, request)
+        if rpc in _READS and request.read_options.transaction:
+            read = names_read(rpc, request, by_kind=self._by_kind)
+            return self._read(continuation, details, request, read)
         if rpc in ("Commit", "Rollback") and request.transaction:
             return self._end(continuation, details, request, is_commit=rpc == "Commit")
         return continuation(details, request)
 
-    def _look_up(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+    def _read(
+        self,
+        continuation: Callable[[Any, Any], Any],
+        details: Any,
+        request: Any,
+        read: dict[bytes, bytes],
+    ) -> Any:
         opened = self._opened(request.read_options.transaction)
         if self._rows:
-            self._take_turns(opened, request.keys)
-        opened.keys.extend(request.keys)
+            self._take_turns(opened, read)
+        opened.read |= read
         call = continuation(details, request)
         if _is_aborted(call):
-            self._collided(set(map(_bytes_of, request.keys)))
+            self._collided(read)
         return call
 
     def _end(
@@ -131,8 +150,8 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         with opened.turns:
             call = continuation(details, request)
             if is_commit and _is_aborted(call):
-                written = map(key_of, message_of(request).mutations)
-                self._collided(set(map(_bytes_of, opened.keys)) & set(map(_bytes_of, written)))
+                written = names_written(message_of(request).mutations)
+                self._collided(name for name, row in opened.read.items() if row in written)
         return call
 
     def _opened(self, transaction: bytes) -> _Open:
@@ -145,13 +164,13 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             forgotten.turns.close()
         return opened
 
-    def _take_turns(self, opened: _Open, keys: Iterable[Any]) -> None:
+    def _take_turns(self, opened: _Open, names: Iterable[bytes]) -> None:
         """Take the turns of hot rows, in an order that all transactions share.
 
         One that has the turn of a later row waits for none before it, since the holder of that one
         may wait for this transaction.
         """
-        for name in sorted(set(map(_bytes_of, keys)) - opened.rows):
+        for name in sorted(set(names) - opened.rows):
             row = self._hot(name)
             if row is not None:
                 is_in_order = name > max(opened.rows, default=b"")
@@ -187,7 +206,7 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                 row.collisions, row.until_s = row.collisions + 1, now_s + HOT_S
                 self._rows.move_to_end(name)
                 if row.collisions == COLLISIONS:
-                    log.info("transactions collide on %s, and take turns from now on", _path(name))
+                    log.info("transactions collide on %s, and take turns from now on", shown(name))
             while len(self._rows) > MAX_ROWS:
                 self._rows.popitem(last=False)
 
@@ -195,13 +214,3 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 def _is_aborted(call: Any) -> bool:
     error = error_of(call)
     return isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.ABORTED
-
-
-def _bytes_of(key: Any) -> bytes:
-    return message_of(key).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
-
-
-def _path(name: bytes) -> str:
-    """Return the kinds and ids of a key, as ndb shows them."""
-    path = Key.deserialize(name).path
-    return "/".join(f"{part.kind} {part.name or part.id}" for part in path)

@@ -16,12 +16,20 @@ import pytest
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import (
     CommitRequest,
+    CompositeFilter,
     Entity,
+    Filter,
     Key,
+    KindExpression,
     LookupRequest,
     Mutation,
+    PropertyFilter,
+    PropertyReference,
+    Query,
     ReadOptions,
     RollbackRequest,
+    RunQueryRequest,
+    Value,
 )
 
 from rollforward.datastore.transactions import transact
@@ -49,10 +57,11 @@ class Store:
     """A scripted store; `at_s` is the time that the process has."""
 
     at_s: float = 0.0
+    by_kind: bool = False
     rows: HotRows = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rows = HotRows(lambda: self.at_s)
+        self.rows = HotRows(lambda: self.at_s, by_kind=self.by_kind)
 
     def _call(self, method: str, request: Any, answer: Any = COMMITTED) -> Any:
         details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
@@ -62,6 +71,10 @@ class Store:
         options = ReadOptions(transaction=transaction)
         keys = [row(name) for name in names]
         self._call("Lookup", LookupRequest(keys=keys, read_options=options), answer)
+
+    def query(self, transaction: bytes, query: Query, answer: Any = COMMITTED) -> None:
+        request = RunQueryRequest(query=query, read_options=ReadOptions(transaction=transaction))
+        self._call("RunQuery", request, answer)
 
     def commit(self, transaction: bytes, *names: str, answer: Any = COMMITTED) -> None:
         mutations = [Mutation(upsert=Entity(key=row(name))) for name in names]
@@ -80,9 +93,10 @@ class Store:
             self.read(b"lost", name)
             self.commit(b"lost", name, answer=ABORTED)
 
-    def is_waiting(self, transaction: bytes, name: str) -> Callable[[], bool]:
-        """Read a row in a thread; return whether it is still to be read, after a moment."""
-        thread = threading.Thread(target=self.read, args=(transaction, name), daemon=True)
+    def is_waiting(self, transaction: bytes, name: str | Query) -> Callable[[], bool]:
+        """Read a row or ask a query in a thread; return whether it still waits, after a moment."""
+        read: Any = self.query if isinstance(name, Query) else self.read
+        thread = threading.Thread(target=read, args=(transaction, name), daemon=True)
         thread.start()
         thread.join(0.05)
 
@@ -249,8 +263,65 @@ def test_the_oldest_collisions_are_forgotten_first(
     assert store.is_waiting(b"third", "b")()
 
 
+def below(name: str) -> Query:
+    """A query of all rows below one, and some others' filter."""
+    composite = CompositeFilter(
+        op=CompositeFilter.Operator.AND,
+        filters=[
+            _where("cents", PropertyFilter.Operator.GREATER_THAN, Value(integer_value=1)),
+            _where("__key__", PropertyFilter.Operator.HAS_ANCESTOR, Value(key_value=row(name))),
+        ],
+    )
+    return Query(kind=[KindExpression(name="Entry")], filter=Filter(composite_filter=composite))
+
+
+def owned_by(name: str) -> Query:
+    filter_ = _where("owner", PropertyFilter.Operator.EQUAL, Value(string_value=name))
+    return Query(kind=[KindExpression(name="Hot")], filter=filter_)
+
+
+def _where(name: str, op: Any, value: Value) -> Filter:
+    property_ = PropertyReference(name=name)
+    return Filter(property_filter=PropertyFilter(property=property_, op=op, value=value))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("ask", [below, owned_by])
+def test_transactions_take_turns_on_what_a_query_reads(
+    store: Store, ask: Callable[[str], Query]
+) -> None:
+    """Below an ancestor, or of a kind and a filter; others ask for something else."""
+    for _ in range(COLLISIONS):
+        store.query(b"lost", ask("a"))
+        store.commit(b"lost", "a", answer=ABORTED)
+    store.query(b"first", ask("a"))
+
+    assert store.is_waiting(b"second", ask("a"))()
+    assert not store.is_waiting(b"third", ask("b"))()
+
+
+@pytest.mark.fast
+def test_queries_of_a_kind_take_turns_on_an_emulator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that locks refuses them whatever they ask for; the log names the kind."""
+    store = Store(by_kind=True)
+    with caplog.at_level("INFO"):
+        for _ in range(COLLISIONS):
+            store.query(b"lost", owned_by("a"))
+            store.commit(b"lost", "a", answer=ABORTED)
+    store.query(b"first", owned_by("a"))
+
+    assert store.is_waiting(b"second", owned_by("b"))()
+    assert caplog.messages == ["transactions collide on queries of Hot, and take turns from now on"]
+
+
 class HotVisits(ndb.Model):
     visits = ndb.IntegerProperty(indexed=False, default=0)
+
+
+class HotEntry(ndb.Model):
+    cents = ndb.IntegerProperty(indexed=False)
 
 
 @dataclass
@@ -261,10 +332,16 @@ class Worker:
     refused: list[Exception] = field(default_factory=list)
 
     def count(self, name: str, times: int) -> None:
+        self._repeat(lambda: self._increment(name), times)
+
+    def draw(self, account: str, times: int) -> None:
+        self._repeat(lambda: self._draw(account), times)
+
+    def _repeat(self, body: Callable[[], None], times: int) -> None:
         for _ in range(times):
             with self.client.context(cache_policy=False, global_cache=None, legacy_data=False):
                 try:
-                    transact(lambda: self._increment(name))
+                    transact(body)
                 except Exception as error:
                     self.refused.append(error)
 
@@ -272,6 +349,11 @@ class Worker:
         visits = HotVisits.get_by_id(name) or HotVisits(id=name)
         visits.visits += 1
         visits.put()
+
+    def _draw(self, account: str) -> None:
+        above = ndb.Key("HotAccount", account)
+        if sum(entry.cents for entry in HotEntry.query(ancestor=above)) > -10:
+            HotEntry(parent=above, cents=-1).put()
 
 
 @pytest.fixture(params=["memcached", "instance"])
@@ -289,7 +371,7 @@ def workers(
 def worker_of(
     services: Services, namespace: str, number: int, cache: Cache, instance: Processes
 ) -> Worker:
-    rows, ids = HotRows(), itertools.count()
+    rows, ids = HotRows(by_kind=True), itertools.count()
     client = open_datastore(
         PROJECT,
         emulator=services.datastore,
@@ -325,3 +407,23 @@ def test_many_that_write_one_row_all_get_on(workers: list[Worker]) -> None:
     assert [error for worker in workers for error in worker.refused] == []
     with workers[0].client.context():
         assert HotVisits.get_by_id("home").visits == 60
+
+
+def test_many_that_query_what_they_write_all_get_on(workers: list[Worker]) -> None:
+    """M7: an account's balance is the sum of its entries. Two accounts, and none is overdrawn."""
+    threads = [
+        threading.Thread(target=worker.draw, args=(account, 4))
+        for worker in workers
+        for account in ("ada", "bob")
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [error for worker in workers for error in worker.refused] == []
+    with workers[0].client.context():
+        for account in ("ada", "bob"):
+            entries = HotEntry.query(ancestor=ndb.Key("HotAccount", account)).fetch()
+            assert sum(entry.cents for entry in entries) == -10
