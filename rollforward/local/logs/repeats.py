@@ -36,6 +36,10 @@ _CACHE_IS = re.compile(r" rollforward\.[\w.]+: memcached (?P<state>is away|answe
 _ADVICE = tuple(
     (re.compile(text), advice)
     for text, advice in (
+        (
+            "gave up '/tasks/(batches/[^/]+/(?!completed')|flows/)",
+            "look at the run in the console, which says what failed: run that again, or cancel it",
+        ),
         ("dead-lettered|gave up", "look at the dead task in the console: retry or discard it"),
         ("is of job .* not known", "add the job to the app, or cancel the run"),
         ("Cloud Tasks refuses", "correct the task's queue or arguments, or cancel it"),

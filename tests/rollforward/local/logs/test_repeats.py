@@ -227,6 +227,11 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
     ("line", "advice"),
     [
         ("ERROR rollforward.flask.endpoints.tasks: dead-lettered '/tasks/x': no", "dead task"),
+        ("ERROR rollforward.flask.endpoints.tasks: gave up '/tasks/batches/a/b': no", "at the run"),
+        (
+            "ERROR rollforward.flask.endpoints.tasks: gave up '/tasks/batches/a/completed': no",
+            "dead",
+        ),
         ("ERROR rollforward.continuations.sweep: run a is of job b, which is not known", "add the"),
         ("ERROR rollforward.any: something", "page Logs"),
         ("WARNING rollforward.any: something", "nothing to do"),
