@@ -255,6 +255,9 @@ def test_a_dead_task_of_no_known_task_is_not_edited(shop: Shop) -> None:
 
     assert shop.get(f"/dead/edit?id={dead_id}").status_code == 409
     assert shop.get("/dead/edit?id=none").status_code == 404
+    known = shop.desk.give_up("y", path=SHIP, body=b'{"order": "A1", "count": 1}')
+    sent = shop.send("/dead/edit", f"/dead/edit?id={known}", id="none", value=["A1", "1"])
+    assert sent.status_code == 404
 
 
 def test_a_reader_enqueues_and_edits_nothing(shop: Shop) -> None:

@@ -296,6 +296,8 @@ def test_the_audit_trail_is_chosen_by_time(desk: Desk) -> None:
         desk.world.clock.sleep(3_000)
     browser = Browser(desk, "read")
 
+    assert desk.ask(f"{API}/audit?before=soon").status_code == 400
+    assert desk.ask(f"{API}/audit?before=5000-01-01T00:00:00Z").status_code == 400
     assert browser.read("/audit").count("Delete dead task") == 2
     assert browser.read("/audit?age=1h").count("Delete dead task") == 1
     assert browser.read("/audit?age=before-1h").count("Delete dead task") == 1

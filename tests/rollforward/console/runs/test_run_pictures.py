@@ -28,7 +28,7 @@ from rollforward.tasks.runs import (
 
 pytestmark = pytest.mark.fast
 
-BEGUN = datetime.datetime.fromtimestamp(100, datetime.UTC)
+BEGUN = datetime.datetime.fromtimestamp(4, datetime.UTC)
 
 
 def details(*items: str, expected: int = 0, state: RunState = "running") -> RunDetails:
@@ -55,6 +55,9 @@ def test_each_item_is_a_dot_and_those_not_read_yet_are_there() -> None:
         for part in path.split("h")[1:]
     ]
     assert sum(lengths) == pytest.approx(100 * dots.cell, abs=0.1)
+    begins = {name: path.partition(" ")[0] for name, path in dots.paths.items()}
+    assert begins["done"] == "M0.00"
+    assert begins["failed"] == f"M{2 * dots.cell:.2f}"
     assert dots.cell * 23 == pytest.approx(WIDTH)  # Rows of 23 are about as high as a curve.
 
 
@@ -89,7 +92,7 @@ def test_a_run_of_any_length_is_drawn_by_as_many_cells() -> None:
 
 def test_the_curve_rises_to_all_items_that_have_ended() -> None:
     """From the start, below the top, never outside; a run that goes on has it go on."""
-    curve = curve_of(details("dd", "d", "dr", expected=5), now_s=110.0)
+    curve = curve_of(details("dd", "d", "dr", expected=5), now_s=14.0)
 
     assert curve is not None
     points = [tuple(map(float, point.split(","))) for point in curve.points.split()]
@@ -105,7 +108,7 @@ def test_the_curve_rises_to_all_items_that_have_ended() -> None:
 def test_parts_without_items_are_a_level_curve(has_all_parts: bool) -> None:
     """As of a run over dead letters of a time that none of its first pages has."""
     shown = dataclasses.replace(details("", "", ""), has_all_parts=has_all_parts)
-    curve = curve_of(shown, now_s=110.0)
+    curve = curve_of(shown, now_s=14.0)
 
     assert curve is not None
     assert {point.partition(",")[2] for point in curve.points.split()} == {f"{CURVE_HEIGHT:.1f}"}
@@ -120,7 +123,7 @@ def span(began_s: float, ended_s: float | None, outcome: str = "done") -> RunSpa
 def test_steps_are_bars_on_one_axis_up_to_now() -> None:
     """A step of a millisecond is seen beside one of a month, and none ends before it began."""
     spans = [span(0, 0.001), span(1, 40), span(41, 40.5), span(50, None, "waiting")]
-    drawn = lanes_of(dataclasses.replace(details("ddd."), spans=spans), now_s=200.0)
+    drawn = lanes_of(dataclasses.replace(details("ddd."), spans=spans), now_s=104.0)
 
     assert drawn is not None
     assert (drawn.seconds, drawn.mark(0.5)) == (100.0, 50.0)
@@ -132,16 +135,16 @@ def test_steps_are_bars_on_one_axis_up_to_now() -> None:
 
 def test_a_single_step_of_no_time_is_a_bar() -> None:
     """Its axis has a length; a run without steps has no axis."""
-    drawn = lanes_of(dataclasses.replace(details("d"), spans=[span(0, 0)]), now_s=100.0)
+    drawn = lanes_of(dataclasses.replace(details("d"), spans=[span(0, 0)]), now_s=4.0)
 
     assert drawn is not None
     assert drawn.lanes[0].width == MIN_WIDTH
-    assert lanes_of(details("d"), now_s=100.0) is None
+    assert lanes_of(details("d"), now_s=4.0) is None
 
 
 def test_what_has_no_items_has_no_pictures() -> None:
     """A queue, for example."""
     queue = RunDetails(named_run("pull-queues", "work"))
 
-    assert (dots_of(queue), curve_of(queue, 110.0)) == (None, None)
-    assert curve_of(details("ddd", "d"), 110.0) is None  # Two steps are no curve.
+    assert (dots_of(queue), curve_of(queue, 14.0)) == (None, None)
+    assert curve_of(details("ddd", "d"), 14.0) is None  # Two steps are no curve.
