@@ -118,8 +118,9 @@ def pull(environment: Environment, stream: str, name: str = "") -> Steps[bool]:
             raise
         except (BackpressureError, UnknownStreamError):
             break  # The tick that resumes the source creates a task, or the change that reads it.
+        is_news = not is_idle or _moves_watermarks(row.body, result.row.body)
         row, reads = result.row, min(2 * reads, MAX_PULLED)
-        wakeups.schedule(result.destinations, tick=True)
+        wakeups.schedule(result.destinations, tick=is_news)
         yield from wakeups.flush_if_due()
         if is_last:
             break
@@ -170,6 +171,14 @@ def _row(environment: Environment, partition: Partition, layout_version: int) ->
     except OutcomeUnknownError as error:
         raise ChangedError from error
     return StoredRow(created, version)
+
+
+def _moves_watermarks(before: SourceRow, after: SourceRow) -> bool:
+    """Return whether a read without records is news for a tick."""
+    return any(
+        getattr(before, name) != getattr(after, name)
+        for name in ("watermark", "is_idle", "layout_version")
+    )
 
 
 def _first_limit(environment: Environment, partition: Partition) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
 from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
 from rollforward.streams.model.errors import BadRecordError
-from rollforward.streams.storage.remote_calls import Commit, Fetch, StoredRow
+from rollforward.streams.storage.remote_calls import Commit, CreateTasks, Fetch, Read, StoredRow
 from rollforward.streams.storage.schema import SourceRow
 from tests.rollforward.streams.simulator.driver import Desk
 
@@ -213,3 +215,27 @@ def test_a_record_keeps_its_name_when_another_number_of_reads_is_committed() -> 
     names = {record.timestamp_ms: record.id for _, record in desk.simulation.handed}
     assert len(names) == len(set(names.values())) == 10
     assert all(names[record.timestamp_ms] == record.id for _, record in desk.simulation.handed)
+
+
+def test_a_poll_without_news_reads_two_rows_and_causes_no_tick() -> None:
+    """G3: each one raised a tick, which reads all intervals and writes the head."""
+    source = PullSource("lines", Lines(3).read, poll=timedelta(seconds=1))
+    desk = Desk(Pipeline("pulled", Counted, sources=[source]))
+    desk.do(pull(desk.environment, "lines"))
+    for _ in range(3):
+        desk.do(tick(desk.environment))
+    calls, acts = list[Any](), desk.simulation.acts
+    for kind in (Read, Commit, CreateTasks):
+        acts[kind] = noted(acts[kind], calls)
+    desk.do(pull(desk.environment, "lines"))
+
+    assert [type(call) for call in calls] == [Read, Read, Commit, CreateTasks]
+    assert [wake.target for wake in calls[-1].wakes] == [("lines", -1)]
+
+
+def noted(act: Callable[[Any], Any], calls: list[Any]) -> Callable[[Any], Any]:
+    def note(call: Any) -> Any:
+        calls.append(call)
+        return act(call)
+
+    return note
