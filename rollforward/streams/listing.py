@@ -282,9 +282,9 @@ def _row(overview: Overview, name: str, now_ms: int) -> dict[str, float | str]:
         "waiting_chunks": chunks,
         "waiting_records": records,
         "timers": sum(interval.timers for interval in intervals),
-        "records": sum(interval.records for interval in intervals),
+        "records": sum(interval.records for interval in intervals) + overview.inlined[name],
         "late": sum(interval.late + interval.late_between_parts for interval in intervals),
-        "dead": sum(interval.dead for interval in intervals),
+        "dead_so_far": sum(interval.dead for interval in intervals),
         "intervals": len(intervals),
         "leased": sum(interval.is_leased(now_ms) for interval in intervals),
     }

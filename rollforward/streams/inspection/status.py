@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from rollforward.streams.graph.declaration import Declaration
@@ -64,7 +65,7 @@ class ComputationStatus:
         waiting_rows, waiting_bytes: Backlog at the last tick, as backpressure measures it.
         records: Processed records.
         late: Records dropped as late.
-        dead: Dead letters.
+        dead: Records and timers that became dead letters, replayed and discarded ones included.
         repeated: Records dropped by their id.
         timers: Timers that fired.
         produced: Emitted records.
@@ -270,6 +271,16 @@ class Overview:
     def latest(self) -> int:
         """The time of the latest record; 0: there is none."""
         return max((row.latest for row in self.sources.values()), default=0)
+
+    @property
+    def inlined(self) -> Counter[str]:
+        """By weak computation, the records that its senders processed inline."""
+        found = Counter[str]()
+        for source in self.sources.values():
+            found.update(source.inlined)
+        for interval in chain.from_iterable(self.intervals.values()):
+            found.update(interval.inlined)
+        return found
 
     @property
     def slowest(self) -> tuple[str, str] | None:

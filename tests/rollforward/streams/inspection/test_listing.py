@@ -160,3 +160,43 @@ def test_a_hold_later_than_all_dates_is_shown(services: Services) -> None:
 
     assert row["timers"] == 1
     assert ">in 29" in when(row["held_at"], 0)  # type: ignore[arg-type]
+
+
+class Splitter(Computation):
+    weak = True
+    idempotent = True
+    inputs: ClassVar = {"in": itemgetter("k")}
+    outputs = ("parts",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.produce("parts", record.value)
+
+
+class Picky(Computation):
+    inputs: ClassVar = {"parts": itemgetter("k")}
+    max_attempts = 1
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if "bad" in record.value:
+            raise ValueError("bad")
+
+
+@one_emulator
+def test_the_table_counts_what_senders_ran_inline_and_names_what_died_so_far(
+    services: Services,
+) -> None:
+    """A weak computation looked idle, and letters that were gone looked dead."""
+    pipeline = Pipeline("listed-weak", Splitter, Picky, intervals=1)
+    world = stream_world(services, pipeline)
+    values = [{"k": "a"}, {"k": "b", "bad": 1}]
+    with world.context():
+        records = [PushedRecord(value["k"], value, 1_000) for value in values]  # type: ignore[arg-type]
+        pipeline.push(world.clients, "in", records)
+    world.settle()
+    with world.context():
+        [letter] = pipeline.dead_letters(world.clients)
+        pipeline.discard(world.clients, letter.id)
+        table = {row["computation"]: row for row in pipeline_details(world.clients, pipeline).rows}
+
+    assert (table["splitter"]["records"], table["picky"]["records"]) == (2, 1)
+    assert table["picky"]["dead_so_far"] == 1
