@@ -65,7 +65,7 @@ class Output:
 
 
 def _ndb_context() -> AbstractContextManager[Any]:
-    """Return a context in which a sink can make entities: that of the test, or one offline."""
+    """Return a context in which a sink can make entities: the test's, or an offline one."""
     if get_context(raise_context_error=False) is not None:
         return nullcontext()
     client = ndb.Client("stream-test", credentials=AnonymousCredentials())
@@ -132,7 +132,7 @@ class StreamTest:
 
     Attributes:
         dead: Dead letters: pairs of a computation and a `Failure` with `key`, `input` and `error`.
-        late: By computation, the records that it dropped as late.
+        late: By computation, the records dropped as late.
     """
 
     def __init__(self, pipeline: Declaration, *, now_ms: int = 0, repeats: bool = False) -> None:
@@ -255,7 +255,7 @@ class StreamTest:
     def sink_output(self, sink: str) -> list[Any]:
         """Return the results of a sink's `make` for the records since the last call.
 
-        It runs in the ndb context of the test, or else in one without a service.
+        Entities are made in the ndb context of the test, or else in one without a service.
 
         Raises:
             UnknownStreamError: the sink is unknown.

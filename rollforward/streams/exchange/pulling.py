@@ -173,10 +173,10 @@ def _row(environment: Environment, partition: Partition, layout_version: int) ->
     return StoredRow(created, version)
 
 
-def _moves_watermarks(before: SourceRow, after: SourceRow) -> bool:
+def _moves_watermarks(stored: SourceRow, written: SourceRow) -> bool:
     """Return whether a read without records is news for a tick."""
     return any(
-        getattr(before, name) != getattr(after, name)
+        getattr(stored, name) != getattr(written, name)
         for name in ("watermark", "is_idle", "layout_version")
     )
 

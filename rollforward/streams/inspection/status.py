@@ -275,12 +275,12 @@ class Overview:
     @property
     def inlined(self) -> Counter[str]:
         """By weak computation, the records that its senders processed inline."""
-        found = Counter[str]()
+        counts = Counter[str]()
         for source in self.sources.values():
-            found.update(source.inlined)
+            counts.update(source.inlined)
         for interval in chain.from_iterable(self.intervals.values()):
-            found.update(interval.inlined)
-        return found
+            counts.update(interval.inlined)
+        return counts
 
     @property
     def slowest(self) -> tuple[str, str] | None:

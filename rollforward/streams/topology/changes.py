@@ -205,8 +205,8 @@ def _change_commit(
     if cut.head.body is cut.stored_head:
         return None
     _check_on_time(cut.stored_head, cut.lower_bounds)
-    # A sender that is idle now and works before the commit cannot know its layout yet, so each
-    # attempt would lose its race to one of them. The next tick acknowledges for those still idle.
+    # An idle sender that begins to work meanwhile cannot know the new layout yet, so each attempt
+    # would lose the race to such a sender. The next tick acknowledges for idle senders.
     commit, head = published(environment, cut, acknowledges=False)
     if code is not None and code.name not in head.intervals:
         head, commit.inserts = with_intervals(environment, head, [code], head.layout_version)

@@ -18,8 +18,8 @@ def published(
     """Return the next head with the results of a cut, and a commit of the other rows.
 
     Args:
-        acknowledges: Whether the commit acknowledges the layout for idle senders. It loses its
-            race against each of them that begins to work.
+        acknowledges: Whether the commit acknowledges the layout for idle senders. Such a commit
+            loses its race against each sender that begins to work.
     """
     head: Head = cut.head.body
     now_ms = environment.now_ms()
