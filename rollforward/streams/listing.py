@@ -55,6 +55,8 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     numbers: dict[str, float | str] = {"computations": len(overview.intervals)}
     if overview.latest:
         numbers["latest_record_at"] = overview.latest / 1000
+    if missing := engine.environment.at(overview.head).missing:
+        numbers["missing_code"] = ", ".join(f"{code.name} {code.version}" for code in missing)
     numbers |= _stop_facts(overview)
     numbers |= _source_facts(overview)
     numbers |= _silence_facts(engine, overview)

@@ -52,12 +52,22 @@ def sweep_suffix(environment: Environment) -> tuple[str, int]:
 
 
 def wake_sources(environment: Environment) -> Steps[int]:
-    """Restart abandoned pull sources: started, not finished, and without a reader."""
+    """Restart abandoned pull sources: started, not finished, and without a reader.
+
+    Warns of running computations whose code is missing: their records wait.
+    """
     woken = 0
     [head] = yield Read([environment.names.head])
     if head is None:
         return 0
-    for stream, source in environment.at(head.body).sources.items():
+    plan = environment.at(head.body)
+    for code in plan.missing:
+        environment.warn(
+            f"{plan.name} does not process {code.name} here: version {code.version} runs, and this "
+            "code has no such version with the same streams. If no instance has it: deploy that "
+            "code again, or detach it"
+        )
+    for stream, source in plan.sources.items():
         if isinstance(source, PullSource):
             woken += yield from _wake_source(environment, stream, source)
     return woken

@@ -211,6 +211,15 @@ class ActivePipeline(Declaration):
             for stream in self.graph.source_streams
         }
 
+    @property
+    def missing(self) -> list[MissingVersion]:
+        """The running computations whose code is missing here; none of a stopped pipeline."""
+        return [
+            code
+            for name, code in self.computations.items()
+            if isinstance(code, MissingVersion) and code.version > 0 and self.is_active(name)
+        ]
+
     def accepts_input(self, computation: str) -> bool:
         """Return whether a computation runs and receives records."""
         return computation in self.running and not self.running[computation].is_leaving

@@ -198,5 +198,8 @@ def test_the_table_counts_what_senders_ran_inline_and_names_what_died_so_far(
         pipeline.discard(world.clients, letter.id)
         table = {row["computation"]: row for row in pipeline_details(world.clients, pipeline).rows}
 
+        numbers = pipeline_details(world.clients, Pipeline("listed-weak", Splitter)).numbers
+
+    assert numbers["missing_code"] == "picky 1"
     assert (table["splitter"]["records"], table["picky"]["records"]) == (2, 1)
     assert table["picky"]["dead_so_far"] == 1

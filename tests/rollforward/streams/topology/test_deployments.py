@@ -19,6 +19,7 @@ from rollforward.streams.model.slots import slot_of
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Commit, Wake
 from rollforward.streams.storage.schema import SLAB
+from rollforward.streams.sweep import sweep
 from rollforward.streams.topology.changes import attach, detach, replace
 from rollforward.streams.topology.compatibility import check_replaces
 from tests.rollforward.streams.scenarios.topology_pipeline import (
@@ -64,6 +65,25 @@ def test_a_tick_of_old_code_waits_for_senders_of_new_code() -> None:
     desk.run()
     assert desk.head.retired == {}
     assert sorted(desk.state("told", "a")["told"]) == [[0, 0], [1, 1], [2, 1]]
+
+
+def test_a_sweep_names_a_running_computation_that_the_code_lacks() -> None:
+    """G15: the records of one that was deleted, or got another output, waited without a word."""
+
+    class Louder(Told):
+        name = "told"
+        outputs = ("shouts",)
+
+    desk = desk_of(intervals=1)
+    push(desk, 1)
+    desk.run()
+    for code in ([Tally], [Tally, Louder], [Tally, Told]):
+        desk.simulation.pipeline = Pipeline("live", *code, sources=[SOURCE], intervals=1)
+        warnings = list[str]()
+        desk.do(sweep(dataclasses.replace(desk.environment, warn=warnings.append)))
+        assert [warning[:34] for warning in warnings] == (
+            [] if Told in code else ["live does not process told here: v"]
+        )
 
 
 def test_an_old_tick_waits_for_a_process_of_new_code() -> None:
