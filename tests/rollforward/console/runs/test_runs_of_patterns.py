@@ -228,7 +228,7 @@ def test_a_pipeline_shows_its_computations_and_replays_its_dead_letters(
 
     shown = details(world, "streams", "bomb")
     [row] = shown.rows
-    assert (row["computation"], row["records"], row["dead"]) == ("bomb", 1, 1)
+    assert (row["computation"], row["records"], row["dead_so_far"]) == ("bomb", 1, 1)
     assert (row["watermark_at"], shown.run.verbs) == ("the end", ("retry",))
     assert "workers died" in shown.issues[0].reason
 
