@@ -32,7 +32,7 @@ class Visit:
 
 
 @fork_join("visits", queue="fork-join", period_s=30)
-def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None:
+def count_visits(batch: Batch, items: Sequence[Visit]) -> None:
     # Runs in a transaction, perhaps twice, with the visits of one page.
     count = PageCount.get_by_id(batch.key) or PageCount(id=batch.key)
     count.visits += len(items)

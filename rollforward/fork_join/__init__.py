@@ -5,7 +5,7 @@
         amount: int
 
     @fork_join("sums", queue="fork-join", period_s=1.0)
-    def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> None:
+    def add_up(batch: Batch, items: Sequence[Add]) -> None:
         row = Sum.get_by_id(batch.key) or Sum(id=batch.key)
         row.total += sum(item.amount for item in items)
         row.put()

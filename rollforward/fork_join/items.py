@@ -13,11 +13,13 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 import pydantic
 import pydantic_core
 
-from rollforward.datastore.contexts import refuse_other_namespace
+from rollforward.datastore.contexts import refuse_other_namespace, runs_when_called
 from rollforward.fork_join.entities import EpochId, PackId, receipt_key
+from rollforward.runtime.clients import Clients
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
 from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
+from rollforward.tasks.parameters import without_clients
 from rollforward.tracing import current_traceparent
 
 I = TypeVar("I")  # noqa: E741  An item.
@@ -32,7 +34,7 @@ MAX_BATCH_BYTES = 900_000
 MAX_PACK_ITEMS = 450
 # Of a batch: with its receipt they are one commit.
 MAX_BATCH_PACKS = 498
-_FORM = """declare a queue in this form, with a dataclass of its items:
+_FORM = """declare a queue in this form, perhaps without the clients; its items are of a dataclass:
     @fork_join("visits", queue="fork-join", period_s=30)
     def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None: ..."""
 
@@ -273,22 +275,24 @@ def _mismatches() -> tuple[type[ValueError], type[ValueError]]:
     return pydantic_core.PydanticSerializationError, pydantic.ValidationError
 
 
-def item_type_of(join: Callable[..., Any]) -> type[Any]:
-    """Return the item type in a function's third parameter.
+def form_of(join: Callable[..., Any]) -> tuple[type[Any], Callable[..., Any]]:
+    """Return the type of a join's items, and the join with all parameters that it can have.
 
     Raises:
         TypeError: the function is not a join.
     """
+    name = getattr(join, "__qualname__", repr(join))
+    if not runs_when_called(join):
+        raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
     parameters = list(inspect.signature(join).parameters)
     try:
-        hints = get_type_hints(join, localns={"Clients": Any})
+        hints = get_type_hints(join, localns={"Clients": Clients})
     except NameError as error:
         raise TypeError(
-            f"{join.__qualname__}: {error.name} must be defined in its module, above the queue; "
-            f"{_FORM}"
+            f"{name}: {error.name} must be defined in its module, above the queue; {_FORM}"
         ) from error
-    items = get_args(hints.get(parameters[2])) if len(parameters) > 2 else ()
+    items = get_args(hints.get(parameters[-1])) if len(parameters) in (2, 3) else ()
     if len(items) != 1:
-        raise TypeError(f"{join.__qualname__} must declare the type of its items; {_FORM}")
+        raise TypeError(f"{name} must declare the type of its items; {_FORM}")
     item: type[Any] = items[0]
-    return item
+    return item, join if len(parameters) == 3 else without_clients(join)

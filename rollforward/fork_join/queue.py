@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from rollforward.datastore.transactions import check_outside
 from rollforward.fork_join import sweep as sweeps
@@ -38,7 +38,7 @@ from rollforward.fork_join.items import (
     ItemCodec,
     accepted_items,
     check_key,
-    item_type_of,
+    form_of,
 )
 from rollforward.fork_join.joiners import Join, Joiners
 from rollforward.fork_join.parked import Replay, unpark
@@ -371,6 +371,20 @@ class ForkJoin(Generic[I]):
         sweeps.drain(clients, self._joiners, self.drain_task, args)
 
 
+class _Declare(Protocol):
+    """The decorator that `fork_join(...)` returns."""
+
+    @overload
+    def __call__(
+        self, join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None], /
+    ) -> ForkJoin[I]: ...
+
+    @overload
+    def __call__(
+        self, join: Callable[[Batch, Sequence[I]], Sequence[Any] | None], /
+    ) -> ForkJoin[I]: ...
+
+
 def fork_join(
     name: str,
     *,
@@ -383,8 +397,10 @@ def fork_join(
     are_last: Callable[[Clients, str, int], bool] | None = None,
     guarded: Guarded[Any] | None = None,
     max_packs: int = MAX_PACKS,
-) -> Callable[[Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None]], ForkJoin[I]]:
-    """Declare the function below as the join of a queue; its third parameter's type is the items'.
+) -> _Declare:
+    """Declare the function below as the join of a queue: of the clients, a batch and its items.
+
+    It may do without the clients. The type of its last parameter is the items'.
 
     Args:
         name: Part of keys and routes: never change it while work is pending.
@@ -407,12 +423,11 @@ def fork_join(
             of which each pack is one.
     """
 
-    def declare(
-        join: Callable[[Clients, Batch, Sequence[I]], Sequence[Any] | None],
-    ) -> ForkJoin[I]:
+    def declare(function: Callable[..., Sequence[Any] | None]) -> ForkJoin[Any]:
+        kind, join = form_of(function)
         return ForkJoin(
             name,
-            item_type_of(join),
+            kind,
             join,
             queue=queue,
             period_s=period_s,

@@ -219,6 +219,10 @@ def test_a_call_without_a_context_says_how_to_open_one(world: World) -> None:
 # Declarations of another form
 
 
+async def that_does_not_run(clients: Clients, batch: Batch, items: Sequence[Raise]) -> None:
+    pass
+
+
 def without_a_type(clients, args, items):  # type: ignore[no-untyped-def]
     pass
 
@@ -246,6 +250,12 @@ def test_a_function_of_another_form_is_refused_as_a_job_and_as_a_queue(work: Any
         job("x", queue="default", source=lambda args: EntitySource(Lamp))(work)
     with pytest.raises(TypeError, match=rf"{work.__name__}.*\n.*@fork_join\("):
         fork_join("x", queue="default", period_s=0)(work)
+
+
+def test_a_join_that_would_not_run_is_refused() -> None:
+    """A coroutine would be created, and its items counted as folded."""
+    with pytest.raises(TypeError, match=r"that_does_not_run must be a plain function"):
+        fork_join("x", queue="default", period_s=0)(that_does_not_run)
 
 
 def test_a_job_is_declared_with_the_options_of_its_run() -> None:

@@ -62,7 +62,7 @@ class Visit:
 
 
 @rf.fork_join.fork_join("visits", queue="default", period_s=1)
-def count_visits(clients: rf.Clients, batch: rf.fork_join.Batch, items: Sequence[Visit]) -> None:
+def count_visits(batch: rf.fork_join.Batch, items: Sequence[Visit]) -> None:
     """Add the visits of one product: a popular page costs one write a second."""
     product = Product.get_by_id(batch.key)
     product.visits += len(items)

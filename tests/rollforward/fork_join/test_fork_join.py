@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rollforward.datastore.transactions import transact
-from rollforward.fork_join import ForkJoin, fork_join
+from rollforward.fork_join import Batch, ForkJoin, fork_join
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join.batching.epochs import Slot
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.fork_join.insert import insert_group
 from rollforward.runtime.advisory_lock import PROGRESS_S, advisory_lock
+from rollforward.runtime.process.current import current_clients
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
@@ -109,6 +111,21 @@ def test_without_a_period_an_item_is_folded_at_once(world: World) -> None:
     before_s = world.clock.time_s
     put(world, "t", "a", queue=AT_ONCE)
     assert world.clock.time_s == before_s
+    world.deliver_due()
+
+    with world.context():
+        assert tallied("t") == Counter("a")
+
+
+def tally_alone(batch: Batch, items: Sequence[Mark]) -> None:
+    tally(current_clients(), batch, items)
+
+
+def test_a_join_may_do_without_the_clients(services: Services) -> None:
+    """It gets the batch and its items."""
+    queue = fork_join("tallies-alone", queue="fork-join", period_s=0)(tally_alone)
+    world = World(services, fork_joins=[queue])
+    put(world, "t", "a", queue=queue)
     world.deliver_due()
 
     with world.context():
