@@ -27,7 +27,7 @@ from rollforward.flask.context import (
 )
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime.texts import describe_error
-from rollforward.tasks import Unavailable
+from rollforward.tasks import Retry, Unavailable
 
 _LIBRARY = str(Path(__file__).resolve().parents[1])
 
@@ -100,7 +100,7 @@ def _handlers(page: ErrorPage) -> dict[type[Exception], Callable[[Any], Response
         # Chunks are taken apart when the body is read.
         **dict.fromkeys((ParseException, NoMoreData), handle_bad_request),
         **dict.fromkeys((OutcomeUnknownError, Unavailable, *TRANSIENT), unavailable),
-        rpc_errors.Aborted: conflict,
+        **dict.fromkeys((rpc_errors.Aborted, Retry), conflict),
         Exception: unknown,
     }
 

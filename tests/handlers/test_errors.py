@@ -7,12 +7,14 @@ from google.api_core import exceptions as rpc_errors
 
 import main
 from rollforward.fork_join import OutcomeUnknownError
+from rollforward.tasks import Retry
 from tests.infra.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 ERRORS = [
     (rpc_errors.Aborted("a race"), 409),
+    (Retry("a race"), 409),
     (rpc_errors.Cancelled("?"), 503),
     (rpc_errors.DataLoss("?"), 503),
     (rpc_errors.DeadlineExceeded("late"), 503),
