@@ -53,6 +53,7 @@ _ADVICE = tuple(
             "waits for another version",
             f"{NOTHING} in a deployment; a renamed task keeps its path: @rf.task('/tasks/old')",
         ),
+        ("does not process .* here: version", "bring that code back, or replace or detach it"),
         ("not in this version", "retire the table, or deploy the version that has it"),
         ("cannot tell when|are not received", "check that the temporary folder is writable"),
         ("the step .* failed|the flow .* failed", "see the run in the console, and its step"),

@@ -234,6 +234,10 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
         ),
         ("ERROR rollforward.continuations.sweep: run a is of job b, which is not known", "add the"),
         ("ERROR rollforward.any: something", "page Logs"),
+        (
+            "WARNING rollforward.streams.driver: log does not process hits here: version 1",
+            "bring that code back, or replace or detach it",
+        ),
         ("WARNING rollforward.any: something", "nothing to do"),
         ("WARNING rollforward.a: '/tasks/x' waits for another version: none", "keeps its path"),
         ("[2026-11-27 21:42:42 +0000] [1] [ERROR] Worker (pid:7) was sent SIGKILL!", "free memory"),
