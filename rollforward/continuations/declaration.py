@@ -28,6 +28,10 @@ A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
 I_co = TypeVar("I_co", covariant=True)
 
+_PASSED_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
 Effect = Literal["apply", "check", "side_effect"]
 
 _FORM = """declare a job in this form; it may do without the clients, and without arguments:
@@ -129,10 +133,14 @@ def _form_of(work: Callable[..., Any], *, has_items: bool) -> tuple[type[Any], C
     Raises:
         TypeError: the function does not have the form of a job.
     """
-    leading = list(inspect.signature(work).parameters)
+    parameters = inspect.signature(work).parameters.values()
+    leading = [each.name for each in parameters if each.kind in _PASSED_BY_POSITION]
     if has_items:
-        items = leading.pop() if leading else None
-        if items is None or is_for_clients(items, _kind_of(work, items)):
+        items = leading.pop() if leading else ""
+        # Their type is not looked up: it may be known to type checkers alone.
+        declared = work.__annotations__.get(items)
+        kind = Clients if declared == "Clients" else declared
+        if not items or (items != "_" and is_for_clients(items, kind)):
             raise TypeError(f"{work.__qualname__} must accept its items; {_FORM}")
     function = work
     if leading and is_for_clients(leading[0], _kind_of(work, leading[0])):
@@ -159,7 +167,7 @@ def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kind_of(work: Callable[..., Any], parameter: str) -> Any:
-    """Return the type of a parameter, or None: others may be known to type checkers alone."""
+    """Return the type of a parameter; None: it has none."""
     unwrapped: Any = inspect.unwrap(work)
     declared = work.__annotations__.get(parameter)
     if not isinstance(declared, str):

@@ -19,7 +19,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
 from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
-from rollforward.tasks.parameters import without_clients
+from rollforward.tasks.parameters import is_for_clients, without_clients
 from rollforward.tracing import current_traceparent
 
 I = TypeVar("I")  # noqa: E741  An item.
@@ -291,8 +291,12 @@ def form_of(join: Callable[..., Any]) -> tuple[type[Any], Callable[..., Any]]:
         raise TypeError(
             f"{name}: {error.name} must be defined in its module, above the queue; {_FORM}"
         ) from error
-    items = get_args(hints.get(parameters[-1])) if len(parameters) in (2, 3) else ()
+    # Of two the first is the batch: a join of the clients and the items would get it as clients.
+    first = parameters[0] if len(parameters) == 2 else "_"
+    lacks_batch = first != "_" and is_for_clients(first, hints.get(first))
+    has_form = len(parameters) in (2, 3) and not lacks_batch
+    items = get_args(hints.get(parameters[-1])) if has_form else ()
     if len(items) != 1:
-        raise TypeError(f"{name} must declare the type of its items; {_FORM}")
+        raise TypeError(f"{name} must accept a batch and items of a declared type; {_FORM}")
     item: type[Any] = items[0]
     return item, join if len(parameters) == 3 else without_clients(join)

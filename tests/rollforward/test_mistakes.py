@@ -252,6 +252,21 @@ def test_a_function_of_another_form_is_refused_as_a_job_and_as_a_queue(work: Any
         fork_join("x", queue="default", period_s=0)(work)
 
 
+def without_a_batch(clients: Clients, items: Sequence[Raise]) -> None:
+    """Do nothing: its clients would be a batch."""
+
+
+def ignores_the_batch(_, items: Sequence[Raise]):  # type: ignore[no-untyped-def]
+    """Do nothing."""
+
+
+def test_a_join_of_two_parameters_gets_the_batch_first() -> None:
+    """One of the clients and the items failed with every batch."""
+    with pytest.raises(TypeError, match=r"without_a_batch must accept a batch"):
+        fork_join("raises-of-two", queue="default", period_s=0)(without_a_batch)
+    fork_join("raises-of-two", queue="default", period_s=0)(ignores_the_batch)
+
+
 def test_a_join_that_would_not_run_is_refused() -> None:
     """A coroutine would be created, and its items counted as folded."""
     with pytest.raises(TypeError, match=r"that_does_not_run must be a plain function"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.cloud import ndb
@@ -17,6 +17,9 @@ from rollforward.continuations.progress import item_issues, progress
 from rollforward.runtime import Clients
 from rollforward.tasks import BadArgumentsError
 from tests.infra.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Several
 
 pytestmark = pytest.mark.fast
 
@@ -53,6 +56,16 @@ def _with_clients(clients: Clients, candles: Sequence[Candle]) -> list[None]:
 def _with_untyped_clients(clients, candles):  # type: ignore[no-untyped-def]
     assert clients.clock is not None
     return _light(candles)
+
+
+@job("light-of-a-type-for-checkers", source=ALL)
+def _with_a_type_for_checkers(clients: Clients, candles: Several[Candle]) -> None:
+    _light(candles)
+
+
+@job("light-with-an-option", source=ALL)
+def _with_an_option(args: Times, candles: Sequence[Candle], *, extra: int = 0) -> None:
+    _light(candles, args.count + extra)
 
 
 @job("light-with-args", source=lambda args: ALL)
@@ -93,7 +106,7 @@ def _light(candles: Sequence[Candle], times: int = 1) -> list[None]:
 
 FORMS = [
     *(light, _with_clients, _with_untyped_clients, _with_args, _with_both),
-    *(_tell, _tell_times),
+    *(_tell, _tell_times, _with_a_type_for_checkers, _with_an_option),
 ]
 
 
@@ -151,7 +164,13 @@ def _argument_of_another_kind(percent: int, candles: Sequence[Candle]) -> None:
     """Do nothing."""
 
 
-@pytest.mark.parametrize("work", [_no_items, _two_arguments, _argument_of_another_kind])
+def _any_arguments(*args: Any) -> None:
+    """Do nothing: a decorator's function, perhaps, around one of some form."""
+
+
+@pytest.mark.parametrize(
+    "work", [_no_items, _two_arguments, _argument_of_another_kind, _any_arguments]
+)
 def test_a_function_of_another_form_is_refused(work: Callable[..., Any]) -> None:
     """Where it is declared, with its name and the form."""
     with pytest.raises(TypeError, match=rf"{work.__name__}.*\n.*@job\("):
