@@ -25,6 +25,7 @@ from rollforward.flask import recovery
 from rollforward.lanes.rows.entities import LaneTask
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.schedules.ticks import TICK
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from rollforward.testing.injection import Crash, FaultPlan, FaultyWire
 from rollforward.testing.opening import QueueClock
@@ -236,16 +237,20 @@ class World:
     ) -> None:
         """Deliver everything, waiting for scheduled tasks, until nothing is left.
 
-        Tasks further ahead than `patience_s` are left: before then, cron would sweep. With
-        `revives` a worker that died is followed by another one, as every platform sees to it.
+        Tasks further ahead than `patience_s` are left: before then, cron would sweep. So are ticks
+        of schedules that were further ahead at the beginning, since each tick leads to another.
+        With `revives` a worker that died is followed by another one, as every platform sees to it.
         """
         __tracebackhide__ = True
+        ticks_until_s = self.clock.time_s + patience_s
         for _ in range(rounds):
             self.deliver_due(limit)
             if revives and self.has_died:
                 self.restart()
                 continue
             wake_at = self.engine.wake_at()
+            if wake_at is not None and wake_at > ticks_until_s:
+                wake_at = _wake_without_ticks(self.engine, self.clock.time_s)
             if wake_at is None or wake_at - self.clock.time_s > patience_s:
                 return
             self.clock.sleep(max(0.0, wake_at - self.clock.time_s) + 0.001)
@@ -331,6 +336,12 @@ def _dead_in_lanes(world: World) -> list[DeadTask]:
 def _lane_task(row: LaneTask) -> str:
     """Return what stays of the id of a task in a lane while it is put off."""
     return str(row.key.id().rpartition("-")[2])
+
+
+def _wake_without_ticks(engine: Any, now_s: float) -> float | None:
+    tasks = [task for queue in engine.queues.all() for task in queue.tasks.values()]
+    times = [task.due_at for task in tasks if urlsplit(task.path).path != TICK.path]
+    return min((float(at) for at in times if at > now_s), default=None)
 
 
 def apart(body: Callable[[], T]) -> T:

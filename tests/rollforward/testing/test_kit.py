@@ -319,6 +319,27 @@ def test_the_sweep_and_cron_urls_are_called_as_the_scheduler_does(kit: Rollforwa
     assert kit.client.get("/cron/sweep").status_code == 403
 
 
+def test_a_schedule_of_each_minute_lets_the_app_settle(services: Services) -> None:
+    """Its ticks within a minute run; the next ones wait for the clock, as other later tasks do."""
+    ticks: list[datetime.datetime] = []
+
+    @rf.schedules.schedule("* * * * *")
+    def count(at: datetime.datetime) -> None:
+        ticks.append(at)
+
+    kit = Rollforward(rf.serve(Flask("clock"), count), services)
+    kit.reset()
+    with kit.clients.context():
+        kit.sweep()
+        kit.settle()
+        assert len(ticks) == 1
+
+        kit.advance(120)
+        kit.settle()
+        assert len(ticks) == 3
+    kit.close()
+
+
 def test_a_response_in_parts_is_made_as_a_server_has_it_made(services: Services) -> None:
     """Not in the contexts of the test: with its own request, and with no context of Datastore."""
     app = Flask("export")
