@@ -12,7 +12,7 @@ from rollforward.local.logs.terminal import Terminal
 from rollforward.local.services.datastore import DatastoreEmulator
 from rollforward.local.services.mail import MailServer, MailStore
 from rollforward.local.services.memcached import Memcached
-from rollforward.local.settings import Settings
+from rollforward.local.settings import NO_CACHE, Settings
 from rollforward.local.system.shutdown import Shutdown, Stop
 
 
@@ -22,6 +22,7 @@ class Backing:
     Attributes:
         datastore: None where another program runs it.
         memcached: None where another program runs it, or it cannot be installed.
+        has_cache: Whether there is to be one.
         cache_note: Why there is none.
     """
 
@@ -29,7 +30,8 @@ class Backing:
         """Describe the services; nothing starts yet."""
         self.settings = chosen
         self.terminal = terminal
-        self.cache_note = ""
+        self.has_cache = chosen.memcache_hosts != NO_CACHE
+        self.cache_note = "" if self.has_cache else f"MEMCACHE_HOSTS={NO_CACHE}"
         self.datastore = None if chosen.datastore_host else self._datastore(logs)
         self.memcached: Memcached | None = None
         if not chosen.memcache_hosts:
@@ -95,4 +97,6 @@ class Backing:
     @property
     def memcache_address(self) -> str:
         """host:port of the cache, "" without one."""
-        return self.memcached.address if self.memcached else self.settings.memcache_hosts
+        if self.memcached is not None:
+            return self.memcached.address
+        return self.settings.memcache_hosts if self.has_cache else ""

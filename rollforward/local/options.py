@@ -11,7 +11,8 @@ from rollforward.local.errors import UsageError
 EPILOG = (
     "Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, MAIL_PORT (0 takes "
     "a free one). DATASTORE_EMULATOR=datastore chooses the emulator that does not lock; "
-    "DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs."
+    "DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs; MEMCACHE_HOSTS=none "
+    "runs the app without memcached."
 )
 TARGET_HELP = (
     "the Flask app, or a function that returns it (default: main:serve; without a main.py "

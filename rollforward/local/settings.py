@@ -19,6 +19,8 @@ from rollforward.local.system import ports
 
 APP_PORT, CONSOLE_PORT = 8080, 8000
 TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025
+# As MEMCACHE_HOSTS: the app runs as one that is deployed without memcached.
+NO_CACHE = "none"
 PROJECT = "demo-local"
 LOCATION = "us-central1"
 _LOCAL_PREFIX = "demo-"
@@ -56,7 +58,7 @@ class Settings:
         datastore_port: 0 draws an address, too, when the emulator starts.
         datastore_host: An emulator that another program runs; "" starts one.
         datastore_database: The app's database; "" is the default one.
-        memcache_hosts: A cache that another program runs; "" starts one.
+        memcache_hosts: A cache that another program runs; "" starts one, NO_CACHE none.
         profile: How slow the services are to be; None: as fast as emulators are.
         profile_path: Its file.
     """

@@ -1,5 +1,6 @@
 """Settings: what is refused, chosen, kept and hidden."""
 
+import io
 import socket
 import stat
 
@@ -7,7 +8,9 @@ import pytest
 
 from rollforward.cloud_profile import BUNDLED
 from rollforward.local import settings
+from rollforward.local.backing import Backing
 from rollforward.local.errors import NotLocalError, PlatformError, PortTakenError, UsageError
+from rollforward.local.logs.terminal import Terminal
 
 
 def test_a_project_that_may_be_real_is_refused(tmp_path):
@@ -52,6 +55,27 @@ def test_datastore_has_a_port_that_pages_know_only_if_asked_for(tmp_path):
     asked = settings.read([], {**ports, "DATASTORE_PORT": str(free)}, tmp_path)
 
     assert (usual.datastore_port, asked.datastore_port) == (0, free)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "starts", "address", "note"),
+    [
+        ("", True, None, ""),
+        ("cache:11211", False, "cache:11211", ""),
+        ("none", False, "", "MEMCACHE_HOSTS=none"),
+    ],
+)
+def test_an_app_may_run_without_memcached_where_it_is_installed(
+    tmp_path, hosts, starts, address, note
+):
+    """As it is deployed: contention, batches and caches differ."""
+    chosen = settings.read(["--memory"], {**ZERO_PORTS, "MEMCACHE_HOSTS": hosts}, tmp_path)
+
+    backing = Backing(chosen, Terminal(io.StringIO()), None)
+
+    assert (backing.memcached is not None) == starts
+    assert address is None or backing.memcache_address == address
+    assert backing.cache_note == note
 
 
 def test_memory_keeps_nothing(tmp_path):
