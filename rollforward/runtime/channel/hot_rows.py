@@ -55,19 +55,25 @@ class _Row:
         collisions: How many there were since it was hot last.
         until_s: When they are forgotten, by `time.monotonic`.
         mutex: Its turns in this process.
+        thread: The thread that took the last of them.
     """
 
     collisions: int = 0
     until_s: float = 0.0
     mutex: threading.Lock = field(default_factory=threading.Lock)
+    thread: int = 0
 
     def wait(self, timeout_s: float, hot_until_s: float) -> threading.Lock | None:
         """Wait for a turn in this process; return what to release, None: it did not come."""
-        mutex = self.mutex
+        mutex, thread = self.mutex, threading.get_ident()
         if mutex.acquire(blocking=False):
+            self.thread = thread
             return mutex
         self.until_s = hot_until_s  # Others are here still.
+        if self.thread == thread:
+            return None  # A tasklet of this thread has it, which cannot end while this one waits.
         if timeout_s and mutex.acquire(timeout=timeout_s):
+            self.thread = thread
             return mutex
         if timeout_s and mutex is self.mutex:
             self.mutex = threading.Lock()  # Its holder does not end: the others need not wait.

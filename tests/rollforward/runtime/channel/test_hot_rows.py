@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -247,6 +248,18 @@ def test_a_transaction_that_never_ends_holds_nobody_up(
     store.read(b"seventh", "c")
     store.read(b"eighth", "c")
     assert not is_waiting()
+
+
+@pytest.mark.fast
+def test_transactions_of_one_thread_do_not_wait_for_each_other(store: Store) -> None:
+    """As tasklets of ndb do: while one waits, the other cannot end."""
+    store.collide("a")
+    began_s = time.monotonic()
+    store.read(b"first", "a")
+    store.read(b"second", "a")
+
+    assert time.monotonic() - began_s < 1
+    assert store.is_waiting(b"third", "a")()
 
 
 @pytest.mark.fast
