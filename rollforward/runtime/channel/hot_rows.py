@@ -42,6 +42,8 @@ HOT_S = 10.0
 AT_ONCE_S = 0.002
 # A transaction begins no attempt after ten seconds (`transact`).
 MAX_WAIT_S = 8.0
+# The service ends a transaction that has been idle for a minute, whose thread may have lost it.
+TRANSACTION_S = 60.0
 MAX_TRANSACTIONS = 1_000
 MAX_ROWS = 1_000
 _READS = ("Lookup", "RunQuery", "RunAggregationQuery")
@@ -61,16 +63,16 @@ class _Row:
     collisions: int = 0
     until_s: float = 0.0
     mutex: threading.Lock = field(default_factory=threading.Lock)
-    thread: int = 0
+    thread: threading.Thread | None = None
 
     def wait(self, timeout_s: float, hot_until_s: float) -> threading.Lock | None:
         """Wait for a turn in this process; return what to release, None: it did not come."""
-        mutex, thread = self.mutex, threading.get_ident()
+        mutex, thread = self.mutex, threading.current_thread()
         if mutex.acquire(blocking=False):
             self.thread = thread
             return mutex
         self.until_s = hot_until_s  # Others are here still.
-        if self.thread == thread:
+        if self.thread is thread:
             return None  # A tasklet of this thread has it, which cannot end while this one waits.
         if timeout_s and mutex.acquire(timeout=timeout_s):
             self.thread = thread
@@ -82,8 +84,9 @@ class _Row:
 
 @dataclass
 class _Open:
-    """An open transaction: what it has read, and the turns that it has."""
+    """An open transaction: when it was seen first, what it has read, and the turns that it has."""
 
+    since_s: float
     read: dict[bytes, bytes] = field(default_factory=dict)
     rows: set[bytes] = field(default_factory=set)
     turns: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -161,10 +164,12 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return call
 
     def _opened(self, transaction: bytes) -> _Open:
-        forgotten = None
+        forgotten, now_s = None, self._now_s()
         with self._lock:
-            opened = self._open.setdefault(transaction, _Open())
-            if len(self._open) > MAX_TRANSACTIONS:  # It was neither committed nor rolled back.
+            opened = self._open.setdefault(transaction, _Open(now_s))
+            oldest = next(iter(self._open.values()))
+            # It was neither committed nor rolled back, and others wait for its turns in vain.
+            if len(self._open) > MAX_TRANSACTIONS or oldest.since_s <= now_s - TRANSACTION_S:
                 _, forgotten = self._open.popitem(last=False)
         if forgotten is not None:
             forgotten.turns.close()

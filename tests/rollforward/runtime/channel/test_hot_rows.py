@@ -34,7 +34,7 @@ from google.cloud.datastore_v1.types import (
 )
 
 from rollforward.datastore.transactions import transact
-from rollforward.runtime.cache import Cache, open_cache
+from rollforward.runtime.cache import Cache, NoCache, open_cache
 from rollforward.runtime.channel import hot_rows
 from rollforward.runtime.channel.failed_call import FailedCall
 from rollforward.runtime.channel.hot_rows import COLLISIONS, HOT_S, HotRows
@@ -248,6 +248,27 @@ def test_a_transaction_that_never_ends_holds_nobody_up(
     store.read(b"seventh", "c")
     store.read(b"eighth", "c")
     assert not is_waiting()
+
+
+@pytest.mark.fast
+def test_a_lost_transaction_keeps_its_turn_on_an_instance_for_a_minute(
+    store: Store, tmp_path: Path
+) -> None:
+    """Each transaction of a row waited for it in vain, as long as its process lived."""
+    processes = LockedFiles(str(tmp_path))
+    clients: Any = SimpleNamespace(cache=NoCache(), clock=SystemClock(), processes=processes)
+    store.rows.start(clients)
+    store.collide("a")
+    store.read(b"first", "a")  # And an error has ended the event loop of its tasklet.
+    store.at_s += HOT_S
+    store.collide("a")
+    assert store.is_waiting(b"second", "a")()
+
+    store.at_s += 60
+    store.read(b"third", "b")
+    store.collide("a")
+
+    assert not store.is_waiting(b"fourth", "a")()
 
 
 @pytest.mark.fast
