@@ -28,7 +28,7 @@ def names_read(rpc: str, request: Any, *, by_kind: bool) -> dict[bytes, bytes]:
         return {name: name for name in map(_name_of, message.keys)}
     is_aggregation = rpc == "RunAggregationQuery"
     query = message.aggregation_query.nested_query if is_aggregation else message.query
-    kinds = {_name_of_kind(kind.name) for kind in query.kind}
+    kinds = {_name_of_kind(kind.name, message.partition_id) for kind in query.kind}
     if by_kind and kinds:
         return {kind: kind for kind in kinds}
     if (ancestor := _ancestor(query.filter)) is not None:
@@ -44,7 +44,7 @@ def names_written(mutations: Iterable[Any]) -> set[bytes]:
     for key in map(key_of, mutations):
         above = type(key)()
         above.CopyFrom(key)
-        names.add(_name_of_kind(key.path[-1].kind))
+        names.add(_name_of_kind(key.path[-1].kind, key.partition_id))
         while above.path:
             names.add(_name_of(above))
             del above.path[-1]
@@ -72,5 +72,5 @@ def _name_of(key: Any) -> bytes:
     return message_of(key).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
 
 
-def _name_of_kind(kind: str) -> bytes:
-    return _KIND + kind.encode() + _KIND
+def _name_of_kind(kind: str, partition: Any) -> bytes:
+    return _KIND.join((b"", kind.encode(), partition.namespace_id.encode(), b""))
