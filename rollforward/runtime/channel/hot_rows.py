@@ -84,12 +84,16 @@ class _Row:
 
 @dataclass
 class _Open:
-    """An open transaction: when it was seen first, what it has read, and the turns that it has."""
+    """An open transaction: when it was seen first, what it has read, and the turns that it has.
+
+    One that only reads locks nothing, and takes no turns.
+    """
 
     since_s: float
     read: dict[bytes, bytes] = field(default_factory=dict)
     rows: set[bytes] = field(default_factory=set)
     turns: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    is_read_only: bool = False
 
 
 class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -126,7 +130,14 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             return self._read(continuation, details, request, read)
         if rpc in ("Commit", "Rollback") and request.transaction:
             return self._end(continuation, details, request, is_commit=rpc == "Commit")
-        return continuation(details, request)
+        call = continuation(details, request)
+        if rpc == "BeginTransaction" and _is_read_only(request):
+            self._begin_read_only(call)
+        return call
+
+    def _begin_read_only(self, call: Any) -> None:
+        if error_of(call) is None:
+            self._opened(call.result().transaction).is_read_only = True
 
     def _read(
         self,
@@ -136,6 +147,8 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         read: dict[bytes, bytes],
     ) -> Any:
         opened = self._opened(request.read_options.transaction)
+        if opened.is_read_only:
+            return continuation(details, request)
         if self._rows:
             self._take_turns(opened, read)
         opened.read |= read
@@ -225,3 +238,7 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 def _is_aborted(call: Any) -> bool:
     error = error_of(call)
     return isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.ABORTED
+
+
+def _is_read_only(request: Any) -> bool:
+    return bool(message_of(request).transaction_options.HasField("read_only"))

@@ -14,6 +14,8 @@ from typing import Any, cast
 import grpc
 import pytest
 from google.cloud.datastore_v1.types import (
+    BeginTransactionRequest,
+    BeginTransactionResponse,
     CommitRequest,
     CompositeFilter,
     Entity,
@@ -29,6 +31,7 @@ from google.cloud.datastore_v1.types import (
     ReadOptions,
     RollbackRequest,
     RunQueryRequest,
+    TransactionOptions,
     Value,
 )
 
@@ -62,6 +65,12 @@ class Store:
     def _call(self, method: str, request: Any, answer: Any = COMMITTED) -> Any:
         details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
         return self.rows.intercept_unary_unary(lambda *_: answer, details, request)
+
+    def begin(self, transaction: bytes, options: TransactionOptions) -> None:
+        answer = BeginTransactionResponse(transaction=transaction)
+        began = SimpleNamespace(exception=lambda: None, result=lambda: answer)
+        request = BeginTransactionRequest(transaction_options=options)
+        self._call("BeginTransaction", request, began)
 
     def read(self, transaction: bytes, *names: str, answer: Any = COMMITTED) -> None:
         options = ReadOptions(transaction=transaction)
@@ -211,6 +220,19 @@ def test_a_wait_for_another_process_keeps_a_row_contended(
     store.read(b"second", "a")
 
     assert store.is_waiting(b"third", "a")() == (waited_s > 0)
+
+
+@pytest.mark.fast
+def test_a_transaction_that_only_reads_takes_no_turn(store: Store) -> None:
+    """It locks nothing: it neither waits for others, nor do they wait for it."""
+    store.collide("a")
+    store.begin(b"reader", TransactionOptions(read_only={}))
+    store.begin(b"other reader", TransactionOptions(read_only={}))
+    store.begin(b"writer", TransactionOptions(read_write={}))
+    store.read(b"reader", "a")
+    assert not store.is_waiting(b"writer", "a")()
+    assert not store.is_waiting(b"other reader", "a")()
+    assert store.is_waiting(b"second writer", "a")()
 
 
 @pytest.mark.fast
