@@ -13,6 +13,7 @@ from rollforward.fork_join import Depth, ForkJoin, ItemStatus
 from rollforward.fork_join.entities import PackId, packs_with_tag, packs_with_tag_prefix, unfolded
 from rollforward.fork_join.insert import insert_group
 from rollforward.runtime import naive_utc
+from rollforward.tasks.dead_task_entities import open_dead_tasks
 from tests.infra.world import World
 from tests.rollforward.fork_join.tally_queue import (
     GUARDED,
@@ -37,6 +38,32 @@ def test_who_asked_gets_the_joins_result(world: World) -> None:
         assert TALLIES.outcome(asked[0]).result.startswith("a is number")
         assert TALLIES.outcome(other[0]).is_folded
         assert TALLIES.outcome(other[0]).result is None
+
+
+def test_a_join_with_too_few_results_gets_its_items_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose the others are is not known."""
+    monkeypatch.setattr(TALLIES, "join", lambda clients, batch, items: [items[0].label])
+    accepted = put(world, "t", "a", "b", keep_result=True)
+    world.settle()
+
+    with world.context():
+        assert [TALLIES.outcome(item).result for item in accepted] == ["a", "b"]
+
+
+def test_a_join_with_too_many_results_has_its_items_parked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the numbers in their dead tasks."""
+    monkeypatch.setattr(TALLIES, "join", lambda clients, batch, items: ["a", "b", "c"])
+    put(world, "t", "a", "b", keep_result=True)
+    world.settle()
+
+    with world.context():
+        reasons = [dead.reason for dead in open_dead_tasks().fetch()]
+    assert len(reasons) == 2
+    assert all("must return 1 results, got 3" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("queue", [TALLIES, GUARDED], ids=["transaction", "guarded"])
