@@ -21,6 +21,7 @@ from rollforward.continuations.jobs import (
     SideEffectFunction,
 )
 from rollforward.continuations.sources import Source
+from rollforward.datastore.contexts import runs_when_called
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.parameters import is_for_clients, without_clients
 
@@ -133,6 +134,10 @@ def _form_of(work: Callable[..., Any], *, has_items: bool) -> tuple[type[Any], C
     Raises:
         TypeError: the function does not have the form of a job.
     """
+    if inspect.iscoroutinefunction(work) or not (has_items or runs_when_called(work)):
+        raise TypeError(
+            f"{work.__qualname__} must be a plain function: called, it would not run; {_FORM}"
+        )
     parameters = inspect.signature(work).parameters.values()
     leading = [each.name for each in parameters if each.kind in _PASSED_BY_POSITION]
     if has_items:

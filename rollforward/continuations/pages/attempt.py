@@ -428,7 +428,9 @@ class _PageAttempt:
         present = [(position, item) for position, item in group if item is not None]
         errors: dict[int, ItemError | None] = {position: gone() for position, _ in group}
         if present:
-            answers = ask(self.clients, self.job_args, [item for _, item in present])
+            answers = tasklet_result(
+                ask(self.clients, self.job_args, [item for _, item in present])
+            )
             if answers is None:
                 answers = [None] * len(present)
             errors.update(zip([position for position, _ in present], answers, strict=True))

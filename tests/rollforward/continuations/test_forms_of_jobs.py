@@ -63,6 +63,13 @@ def _with_a_type_for_checkers(clients: Clients, candles: Several[Candle]) -> Non
     _light(candles)
 
 
+@job("light-in-a-tasklet", source=ALL)
+@ndb.tasklet
+def _in_a_tasklet(candles: Sequence[Candle]) -> Iterator[Any]:
+    found = yield ndb.get_multi_async([candle.key for candle in candles])
+    _light(found)
+
+
 @job("light-with-an-option", source=ALL)
 def _with_an_option(args: Times, candles: Sequence[Candle], *, extra: int = 0) -> None:
     _light(candles, args.count + extra)
@@ -107,6 +114,7 @@ def _light(candles: Sequence[Candle], times: int = 1) -> list[None]:
 FORMS = [
     *(light, _with_clients, _with_untyped_clients, _with_args, _with_both),
     *(_tell, _tell_times, _with_a_type_for_checkers, _with_an_option),
+    _in_a_tasklet,
 ]
 
 
@@ -164,14 +172,32 @@ def _argument_of_another_kind(percent: int, candles: Sequence[Candle]) -> None:
     """Do nothing."""
 
 
+async def _that_does_not_run(candles: Sequence[Candle]) -> None:
+    """Do nothing."""
+
+
 def _any_arguments(*args: Any) -> None:
     """Do nothing: a decorator's function, perhaps, around one of some form."""
 
 
 @pytest.mark.parametrize(
-    "work", [_no_items, _two_arguments, _argument_of_another_kind, _any_arguments]
+    "work",
+    [
+        *(_no_items, _two_arguments, _argument_of_another_kind, _any_arguments),
+        _that_does_not_run,
+    ],
 )
 def test_a_function_of_another_form_is_refused(work: Callable[..., Any]) -> None:
     """Where it is declared, with its name and the form."""
     with pytest.raises(TypeError, match=rf"{work.__name__}.*\n.*@job\("):
         job(source=ALL)(work)
+
+
+def test_a_side_effect_that_is_no_context_manager_yet_is_refused() -> None:
+    """Its decorator was forgotten, and each page failed."""
+
+    def tell(clients: Clients) -> Iterator[Callable[[Candle], None]]:
+        yield lambda candle: None
+
+    with pytest.raises(TypeError, match="tell must be a plain function"):
+        job("tell-nobody", source=ALL, effect="side_effect")(tell)  # type: ignore[arg-type]
