@@ -77,7 +77,7 @@ class _Row:
         if timeout_s and mutex.acquire(timeout=timeout_s):
             self.thread = thread
             return mutex
-        if timeout_s and mutex is self.mutex:
+        if timeout_s > MAX_WAIT_S / 2 and mutex is self.mutex:
             self.mutex = threading.Lock()  # Its holder does not end: the others need not wait.
         return None
 
@@ -198,7 +198,9 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             row = self._hot(name)
             if row is not None:
                 is_in_order = name > max(opened.rows, default=b"")
-                mutex = row.wait(MAX_WAIT_S if is_in_order else 0.0, self._now_s() + HOT_S)
+                now_s = self._now_s()
+                left_s = max(0.0, opened.since_s + MAX_WAIT_S - now_s)
+                mutex = row.wait(left_s if is_in_order else 0.0, now_s + HOT_S)
                 if mutex is not None:
                     opened.turns.callback(mutex.release)
                     opened.rows.add(name)

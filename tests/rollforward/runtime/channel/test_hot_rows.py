@@ -307,6 +307,23 @@ def test_transactions_of_one_thread_do_not_wait_for_each_other(store: Store) -> 
 
 
 @pytest.mark.fast
+def test_a_transaction_waits_no_longer_for_several_rows(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited eight seconds for each of them, and its request for all."""
+    monkeypatch.setattr(hot_rows, "MAX_WAIT_S", 1.0)
+    store.rows = HotRows()
+    names = [f"row {number}" for number in range(6)]
+    for name in names:
+        store.collide(name)
+        assert not store.is_waiting(name.encode(), name)()
+    began_s = time.monotonic()
+    store.read(b"of all", *names)
+
+    assert 0.9 < time.monotonic() - began_s < 4
+
+
+@pytest.mark.fast
 def test_the_oldest_collisions_are_forgotten_first(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
