@@ -172,7 +172,7 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         with opened.turns:
             call = continuation(details, request)
             if is_commit and _is_aborted(call):
-                written = names_written(message_of(request).mutations)
+                written = names_written(message_of(request).mutations, by_kind=self._by_kind)
                 self._collided(name for name, row in opened.read.items() if row in written)
         return call
 

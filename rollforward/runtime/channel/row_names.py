@@ -21,14 +21,15 @@ def names_read(rpc: str, request: Any, *, by_kind: bool) -> dict[bytes, bytes]:
     read the same: the rows below an ancestor, or of a kind with a filter.
 
     Args:
-        by_kind: Whether all queries of a kind have one name.
+        by_kind: Whether all queries of a kind have one name, in all namespaces.
     """
     message = message_of(request)
     if rpc == "Lookup":
         return {name: name for name in map(_name_of, message.keys)}
     is_aggregation = rpc == "RunAggregationQuery"
     query = message.aggregation_query.nested_query if is_aggregation else message.query
-    kinds = {_name_of_kind(kind.name, message.partition_id) for kind in query.kind}
+    namespace = "" if by_kind else message.partition_id.namespace_id
+    kinds = {_name_of_kind(kind.name, namespace) for kind in query.kind}
     if by_kind and kinds:
         return {kind: kind for kind in kinds}
     if (ancestor := _ancestor(query.filter)) is not None:
@@ -38,13 +39,14 @@ def names_read(rpc: str, request: Any, *, by_kind: bool) -> dict[bytes, bytes]:
     return {kind + filter_: kind for kind in kinds}
 
 
-def names_written(mutations: Iterable[Any]) -> set[bytes]:
+def names_written(mutations: Iterable[Any], *, by_kind: bool) -> set[bytes]:
     """Return the names of rows that a commit writes, of their ancestors, and of their kinds."""
     names = set()
     for key in map(key_of, mutations):
         above = type(key)()
         above.CopyFrom(key)
-        names.add(_name_of_kind(key.path[-1].kind, key.partition_id))
+        namespace = "" if by_kind else key.partition_id.namespace_id
+        names.add(_name_of_kind(key.path[-1].kind, namespace))
         while above.path:
             names.add(_name_of(above))
             del above.path[-1]
@@ -72,5 +74,5 @@ def _name_of(key: Any) -> bytes:
     return message_of(key).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
 
 
-def _name_of_kind(kind: str, partition: Any) -> bytes:
-    return _KIND.join((b"", kind.encode(), partition.namespace_id.encode(), b""))
+def _name_of_kind(kind: str, namespace: str) -> bytes:
+    return _KIND.join((b"", kind.encode(), namespace.encode(), b""))

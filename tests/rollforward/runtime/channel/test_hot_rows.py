@@ -394,13 +394,13 @@ def test_tenants_that_ask_the_same_take_no_turns_with_each_other(store: Store) -
 def test_queries_of_a_kind_take_turns_on_an_emulator(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One that locks refuses them whatever they ask for; the log names the kind."""
+    """One that locks refuses them whatever they ask for, and whose; the log names the kind."""
     store = Store(by_kind=True)
     with caplog.at_level("INFO"):
         for _ in range(COLLISIONS):
             store.query(b"lost", owned_by("a"))
             store.commit(b"lost", "a", answer=ABORTED)
-    store.query(b"first", owned_by("a"))
+    store.query(b"first", owned_by("a"), namespace="acme")
 
     assert store.is_waiting(b"second", owned_by("b"))()
     assert caplog.messages == ["transactions collide on queries of Hot, and take turns from now on"]
