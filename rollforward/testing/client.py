@@ -20,7 +20,8 @@ from rollforward.testing.injection import Crash
 from rollforward.testing.world import World
 
 _TOKEN_HEADER = "HTTP_X_CSRFTOKEN"
-_CONFLICT = 409
+# Statuses of a race, a limit and a cancelled call, if the app passes them on.
+_REPEATED = (409, 429, 499)
 
 
 class WorkerDiedError(ConnectionError):
@@ -91,7 +92,7 @@ class AppClient(FlaskClient):
         fired = self.world.plan.fired
         response = self._send(name, send)
         is_broken = response is None or response.status_code >= 500
-        is_broken = is_broken or (response is not None and response.status_code == _CONFLICT)
+        is_broken = is_broken or (response is not None and response.status_code in _REPEATED)
         if not is_broken or (response is not None and self.world.plan.fired == fired):
             assert response is not None
             return response

@@ -6,6 +6,7 @@ import pytest
 
 from rollforward.testing import Exploration, ExploreError, Rollforward
 from rollforward.testing.exploration import FAULTS
+from rollforward.testing.injection import FAILURES
 from tests.infra.runs.sampling import one_emulator
 from tests.rollforward.testing.apps.bookings import Booking, Total
 from tests.rollforward.testing.conftest import Till
@@ -194,6 +195,22 @@ def test_a_visitor_of_the_scenario_sends_again_what_a_fault_has_broken(kit: Roll
         assert kit.visitor().post("/careless", data=FORM).status_code == 200
 
     kit.explore(scenario, lambda: None, faults=["error", "reply-lost"], services=["tasks"])
+
+
+@one_emulator
+def test_a_visitor_sends_again_what_has_the_status_of_a_service(
+    kit: Rollforward,
+) -> None:
+    """As what has lost a race: a limit, 429, or a cancelled call, 499, failed the play."""
+
+    def scenario() -> None:
+        for number in range(len(FAILURES)):  # Each call fails in its own way.
+            form = {"seat": f"A{number}"}
+            assert kit.visitor().post("/frank", data=form).status_code == 200
+
+    exploration = kit.explore(scenario, lambda: None, faults=["error"], services=["datastore"])
+
+    assert exploration.plays.total() == exploration.planned > 0
 
 
 def test_a_check_may_fail_by_pytests_own_functions(kit: Rollforward) -> None:

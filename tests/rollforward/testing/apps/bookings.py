@@ -2,7 +2,7 @@
 
 `naive` checks and then puts, outside of a transaction. `forgetful` creates its task after the
 commit. `impatient` charges without a key. `careless` adds to a total in a task without a guard.
-`sound` does all of it in a transaction, with the outbox.
+`sound` does all of it in a transaction, with the outbox. `frank` has a service's status as its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from flask import Flask, redirect, request
 from flask.typing import ResponseReturnValue
+from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import ndb
 
 import rollforward as rf
@@ -106,6 +107,14 @@ def make(payments: Payments | None = None) -> Flask:
     @app.post("/careless")
     def careless() -> str:
         add_up.enqueue(add_up.bind(1), name=["seat", request.form["seat"]])
+        return "booked"
+
+    @app.post("/frank")
+    def frank() -> ResponseReturnValue:
+        try:
+            Booking(id=request.form["seat"]).put()
+        except GoogleAPICallError as error:
+            return str(error), error.code or 500
         return "booked"
 
     @app.post("/sound")
