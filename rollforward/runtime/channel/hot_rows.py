@@ -181,8 +181,9 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         with self._lock:
             opened = self._open.setdefault(transaction, _Open(now_s))
             oldest = next(iter(self._open.values()))
+            is_lost = oldest is not opened and oldest.since_s <= now_s - TRANSACTION_S
             # It was neither committed nor rolled back, and others wait for its turns in vain.
-            if len(self._open) > MAX_TRANSACTIONS or oldest.since_s <= now_s - TRANSACTION_S:
+            if is_lost or len(self._open) > MAX_TRANSACTIONS:
                 _, forgotten = self._open.popitem(last=False)
         if forgotten is not None:
             forgotten.turns.close()

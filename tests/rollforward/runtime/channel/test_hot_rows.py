@@ -295,6 +295,19 @@ def test_a_lost_transaction_keeps_its_turn_on_an_instance_for_a_minute(
 
 
 @pytest.mark.fast
+def test_a_transaction_of_more_than_a_minute_gives_its_later_turns_back(store: Store) -> None:
+    """It was forgotten as it read, and nobody knew of the turn that it took then."""
+    store.read(b"long", "b")
+    store.at_s += 55
+    store.collide("a")
+    store.at_s += 6
+    store.read(b"long", "a")
+    store.commit(b"long", "a")
+
+    assert not store.is_waiting(b"next", "a")()
+
+
+@pytest.mark.fast
 def test_transactions_of_one_thread_do_not_wait_for_each_other(store: Store) -> None:
     """As tasklets of ndb do: while one waits, the other cannot end."""
     store.collide("a")
