@@ -83,8 +83,8 @@ class LockedFiles:
             OSError: the folder takes no file.
         """
         self._folder = Path(folder)
-        self._locks = LockFile(self._folder / _LOCKS)
         self.mine = ProcessFile(folder)
+        self._locks = LockFile(self._folder / _LOCKS)
 
     def sign(self, id_: str) -> str:
         return f"{id_}@{self._folder.name}/{self.mine.path.name}"
