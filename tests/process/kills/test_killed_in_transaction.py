@@ -82,7 +82,7 @@ def test_a_killed_process_leaves_no_lock_to_its_successor(
     """
     holder.kill()
     holder.wait()
-    (left,) = tmp_path.iterdir()
+    (left,) = tmp_path.glob("[!.]*")
     (held,) = ProcessFile.read(left.read_bytes())
 
     transactions = OpenTransactions(LockedFiles(str(tmp_path)))
@@ -103,7 +103,7 @@ def test_a_living_process_keeps_its_transaction(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """A sibling that starts rolls nothing back that somebody still works on."""
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("[!.]*")
 
     recovered = OpenTransactions(LockedFiles(str(tmp_path))).recover()
     said, _ = holder.communicate("by the holder\n")

@@ -19,7 +19,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
 from rollforward.local.cloudtasks.protocol import messages
-from tests.rollforward.local.cloudtasks.engines import PLACE, QUEUE, make_engine
+from tests.rollforward.local.cloudtasks.engines import PLACE, QUEUE, close_engines, make_engine
 
 STANDIN = """
 import os
@@ -213,10 +213,15 @@ def loop_thread() -> Iterator[LoopThread]:
     thread.close()
 
 
+@pytest.fixture(autouse=True)
+def _closed_engines():
+    yield
+    close_engines()
+
+
 @pytest.fixture
 def engine():
     """An engine with one queue."""
     made = make_engine()
     made.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
-    yield made
-    made.close()
+    return made

@@ -27,6 +27,7 @@ from rollforward.materialized_views.updating.table_fold import WaitingUpdates
 from rollforward.outbox.entities import OutboxTask, outbox_key
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.processes import NoProcesses
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.runs import sampling
@@ -71,6 +72,7 @@ def clients(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             random=random.Random(1),
             cache=NoCache(),
             process_state=ProcessState(),
+            processes=NoProcesses(),
             task_paths=None,
             new_id=lambda: "0",
             is_of_old=request.param,

@@ -14,6 +14,7 @@ from google.cloud import ndb
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.processes import NoProcesses
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import by_own_tasks, rows_here
@@ -76,6 +77,7 @@ def played_in_memory(now: datetime.datetime) -> dict[Any, Any]:
             task_paths=None,
             new_id=lambda: "0",
             process_state=ProcessState(),
+            processes=NoProcesses(),
         )
         with Memory() as memory:
 
