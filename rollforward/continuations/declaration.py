@@ -23,7 +23,7 @@ from rollforward.continuations.jobs import (
 from rollforward.continuations.sources import Source
 from rollforward.datastore.contexts import runs_when_called
 from rollforward.runtime.clients import Clients
-from rollforward.tasks.parameters import is_for_clients, without_clients
+from rollforward.tasks.parameters import declared_name, is_for_clients, without_clients
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -112,7 +112,7 @@ def job(
         args, function = _form_of(work, has_items=effect != "side_effect")
         works: dict[str, Any] = {effect: function}
         return Job(
-            name or work.__name__.strip("_").replace("_", "-"),
+            name or declared_name(work),
             queue,
             args,
             source if callable(source) else lambda args: source,

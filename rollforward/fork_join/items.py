@@ -8,18 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, get_args
 
 import pydantic
 import pydantic_core
 
-from rollforward.datastore.contexts import refuse_other_namespace, runs_when_called
+from rollforward.datastore.contexts import refuse_other_namespace
 from rollforward.fork_join.entities import EpochId, PackId, receipt_key
-from rollforward.runtime.clients import Clients
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
 from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
-from rollforward.tasks.parameters import is_for_clients, without_clients
+from rollforward.tasks.parameters import check_plain, hints_of, is_for_clients, without_clients
 from rollforward.tracing import current_traceparent
 
 I = TypeVar("I")  # noqa: E741  An item.
@@ -281,16 +280,9 @@ def form_of(join: Callable[..., Any]) -> tuple[type[Any], Callable[..., Any]]:
     Raises:
         TypeError: the function is not a join.
     """
-    name = getattr(join, "__qualname__", repr(join))
-    if not runs_when_called(join):
-        raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
+    name = check_plain(join, _FORM)
     parameters = list(inspect.signature(join).parameters)
-    try:
-        hints = get_type_hints(join, localns={"Clients": Clients})
-    except NameError as error:
-        raise TypeError(
-            f"{name}: {error.name} must be defined in its module, above the queue; {_FORM}"
-        ) from error
+    hints = hints_of(join, f"the queue; {_FORM}")
     # Of two the first is the batch: a join of the clients and the items would get it as clients.
     first = parameters[0] if len(parameters) == 2 else "_"
     lacks_batch = first != "_" and is_for_clients(first, hints.get(first))

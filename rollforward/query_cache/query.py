@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import pydantic
 from google.cloud import ndb
@@ -27,7 +27,7 @@ from rollforward.runtime.process.optional_clients import (
     optional_clients,
 )
 from rollforward.runtime.type_adapters import adapter_of, shape_of
-from rollforward.tasks.parameters import without_clients
+from rollforward.tasks.parameters import hints_of, without_clients
 
 log = logging.getLogger(__name__)
 
@@ -206,12 +206,7 @@ def cached(
     """
 
     def declare(function: Callable[..., T]) -> CachedQuery[..., T]:
-        try:
-            hints = get_type_hints(function, localns={"Clients": Clients})
-        except NameError as error:
-            raise TypeError(
-                f"{function.__qualname__}: {error.name} must be defined in its module, above it"
-            ) from error
+        hints = hints_of(function, "it")
         if "return" not in hints:
             raise TypeError(f"{function.__qualname__} needs a return type: it is what is stored")
         return CachedQuery(

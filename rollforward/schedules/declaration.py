@@ -15,7 +15,7 @@ from rollforward.schedules.cron import Missed
 from rollforward.schedules.entities import row_key
 from rollforward.schedules.ticks import DeclaredSchedule, delete_row, put_row
 from rollforward.tasks.declaration import task
-from rollforward.tasks.parameters import lane_key, with_clients
+from rollforward.tasks.parameters import declared_name, lane_key, with_clients
 
 # Behind it the key of a row has a bar, and the id.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
@@ -131,7 +131,7 @@ def schedule(
         lane_key(lane)
 
     def declare(function: Callable[..., object]) -> Schedule:
-        name = function.__name__.strip("_").replace("_", "-")
+        name = declared_name(function)
         work = task(f"/tasks/schedules/{name}", queue=queue)(function)
         signature = getattr(work.args, "__signature_of_task__", None)
         parameters = set(signature.parameters) if signature is not None else {work.args.__name__}

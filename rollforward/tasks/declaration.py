@@ -33,6 +33,7 @@ from rollforward.tasks.parameters import (
     bound,
     bound_call,
     check_options,
+    declared_name,
     form_of,
     lane_key,
     with_clients,
@@ -442,9 +443,7 @@ def task(
 
     def declare(function: Callable[..., object]) -> Task[Any]:
         args, work = form_of(function)
-        name = function.__name__.strip("_").replace("_", "-")
-        return Task(
-            path or f"/tasks/{name}", queue, args, work, max_attempts, deadline_s=deadline_s
-        )
+        own_path = path or f"/tasks/{declared_name(function)}"
+        return Task(own_path, queue, args, work, max_attempts, deadline_s=deadline_s)
 
     return declare

@@ -134,11 +134,9 @@ def form_of(
     Raises:
         TypeError: the function does not have the form of a task.
     """
-    name = getattr(function, "__qualname__", repr(function))
-    if not runs_when_called(function):
-        raise TypeError(f"{name} must be a plain function: called, it would not run; {form}")
+    name = check_plain(function, form)
     declared = list(inspect.signature(function).parameters.values())
-    hints = _hints(name, function, leading, form)
+    hints = hints_of(function, f"the task; {form}", leading)
     takes_first = bool(declared) and _takes(declared[0].name, hints, leading)
     if leading is not Clients and not takes_first:
         raise TypeError(f"{name}: its first parameter must be a {leading.__name__}; {form}")
@@ -184,15 +182,41 @@ def _to_its_end(function: Callable[..., object]) -> Callable[..., object]:
     return work
 
 
-def _hints(
-    name: str, function: Callable[..., object], leading: type[Any], form: str
+def declared_name(function: Callable[..., object]) -> str:
+    """Return the default name of a declaration: its function's, with dashes."""
+    return function.__name__.strip("_").replace("_", "-")
+
+
+def check_plain(function: Callable[..., object], form: str) -> str:
+    """Return the name of a function, for error messages.
+
+    Raises:
+        TypeError: a call would only create a generator or a coroutine.
+    """
+    name: str = getattr(function, "__qualname__", repr(function))
+    if not runs_when_called(function):
+        raise TypeError(f"{name} must be a plain function: called, it would not run; {form}")
+    return name
+
+
+def hints_of(
+    function: Callable[..., object], declared: str, leading: type[Any] = Clients
 ) -> dict[str, Any]:
+    """Return the types of a function's parameters and of its result.
+
+    Args:
+        declared: The end of the error: the task or queue, and perhaps the form of its function.
+        leading: A type that its module may import for type checkers alone.
+
+    Raises:
+        TypeError: a type is not defined where the function is declared.
+    """
     try:
-        # A module may import it for type checkers alone.
         return get_type_hints(function, localns={leading.__name__: leading})
     except NameError as error:
+        name = getattr(function, "__qualname__", repr(function))
         raise TypeError(
-            f"{name}: {error.name} must be defined in its module, above the task; {form}"
+            f"{name}: {error.name} must be defined in its module, above {declared}"
         ) from error
 
 

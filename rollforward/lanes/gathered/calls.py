@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from rollforward.datastore.contexts import runs_when_called
 from rollforward.lanes.gathered.window import place_in_key
 from rollforward.lanes.rows.entities import LaneTask, time_of
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.parameters import without_clients
+from rollforward.tasks.parameters import check_plain, hints_of, without_clients
 
 A = TypeVar("A")
 Run = Callable[[Clients, str, Sequence["Call[Any]"]], object]
@@ -56,16 +55,9 @@ def form_of(function: Callable[..., object]) -> tuple[type[Any], Run]:
     Raises:
         TypeError: the function does not have the form.
     """
-    name = getattr(function, "__qualname__", repr(function))
-    if not runs_when_called(function):
-        raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
+    name = check_plain(function, _FORM)
     parameters = list(inspect.signature(function).parameters)
-    try:
-        hints: Mapping[str, Any] = get_type_hints(function, localns={"Clients": Clients})
-    except NameError as error:
-        raise TypeError(
-            f"{name}: {error.name} must be defined in its module, above it; {_FORM}"
-        ) from error
+    hints = hints_of(function, f"it; {_FORM}")
     takes_clients = bool(parameters) and hints.get(parameters[0]) is Clients
     if len(parameters) != 2 + takes_clients:
         raise TypeError(f"{name} must take a key and calls; {_FORM}")
