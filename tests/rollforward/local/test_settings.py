@@ -72,6 +72,7 @@ def test_an_app_may_run_without_memcached_where_it_is_installed(
     chosen = settings.read(["--memory"], {**ZERO_PORTS, "MEMCACHE_HOSTS": hosts}, tmp_path)
 
     backing = Backing(chosen, Terminal(io.StringIO()), None)
+    backing.mail.store.close()
 
     assert (backing.memcached is not None) == starts
     assert address is None or backing.memcache_address == address
