@@ -60,7 +60,7 @@ class TokenVerifier:
         """
         claims = self.claims(token, [audience])
         if not account or claims.get("email") != account:
-            raise BadTokenError("account")
+            raise BadTokenError(f"account {claims.get('email')!r}, not {account!r}"[:300])
         if claims.get("email_verified") is not True:
             raise BadTokenError("account not verified")
 
@@ -70,9 +70,14 @@ class TokenVerifier:
         Raises:
             BadTokenError, CertsUnavailableError: as of `verify`.
         """
-        claims = self._claims(token, audiences)
+        if not audiences or not all(audiences):
+            raise BadTokenError("no audience to compare with")
+        claims = self._claims(token)
+        # The signature holds, so this is no stranger's text: the log may say what is wrong.
+        if claims.get("aud") not in audiences:
+            raise BadTokenError(f"audience {claims.get('aud')!r}, not {audiences[0]!r}"[:300])
         if claims.get("iss") not in self._issuers:
-            raise BadTokenError("issuer")
+            raise BadTokenError(f"issuer {claims.get('iss')!r}, not {self._issuers[0]!r}"[:300])
         times = [claims.get(name, 0) for name in ("iat", "exp", "nbf")]
         if not all(_is_time(claimed) for claimed in times):
             raise BadTokenError("a time that is none")
@@ -80,11 +85,9 @@ class TokenVerifier:
             raise BadTokenError("not valid yet")
         return claims
 
-    def _claims(self, token: str, audiences: Sequence[str]) -> Mapping[str, Any]:
+    def _claims(self, token: str) -> Mapping[str, Any]:
         from google.auth import jwt  # With the first token: it loads a library of cryptography.
 
-        if not audiences or not all(audiences):
-            raise BadTokenError("no audience to compare with")
         if token.endswith(REMOVED):  # Anybody could write this.
             raise BadTokenError("Cloud Run has removed the signature: see docs/howto/deploy.md")
         try:
@@ -93,7 +96,7 @@ class TokenVerifier:
             if header.get("alg") != self._algorithm:
                 raise BadTokenError("algorithm")
             return jwt.decode(  # type: ignore[no-any-return]
-                token, certs=certs, audience=[*audiences], clock_skew_in_seconds=CLOCK_SKEW_S
+                token, certs=certs, clock_skew_in_seconds=CLOCK_SKEW_S
             )
         except CertsUnavailableError:
             raise

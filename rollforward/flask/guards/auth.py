@@ -98,7 +98,7 @@ def _verify_operator(token: str) -> str:
     claims = wiring().verifier.claims(token, audiences)
     account = str(claims.get("email"))
     if account not in accounts:
-        raise BadTokenError("account")
+        raise BadTokenError(f"account {account[:200]!r} is none that may")
     if claims.get("email_verified") is not True:
         raise BadTokenError("account not verified")
     return account

@@ -305,6 +305,22 @@ def test_nothing_to_compare_with_refuses_all(
         verifier.verify(given, **wanted)
 
 
+@pytest.mark.parametrize(
+    ("account", "audience"), [(ACCOUNT, "https://old.example"), ("other@x.example", BASE_URL)]
+)
+def test_a_token_for_another_app_is_refused_with_both_names(
+    verifier: TokenVerifier, issuers: list[TokenIssuer], account: str, audience: str
+) -> None:
+    """S5, S6: by "Token has wrong audience https" nobody finds the setting that is wrong."""
+    token = issuers[0].oidc_token(account, audience)
+
+    with pytest.raises(BadTokenError) as refusal:
+        verifier.verify(token, audience=BASE_URL, account=ACCOUNT)
+
+    given, wanted = (audience, BASE_URL) if account == ACCOUNT else (account, ACCOUNT)
+    assert f"{given!r}, not {wanted!r}" in str(refusal.value)
+
+
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_certificates_out_of_reach_ask_the_queue_to_come_again(world: World) -> None:
     """503 and not 403: a task must not be lost because a certificate was not there."""
