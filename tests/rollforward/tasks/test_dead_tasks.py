@@ -98,6 +98,17 @@ def test_a_dead_task_of_an_earlier_version_is_counted_again(world: World) -> Non
     assert park_one(world, "x", body=b'{"tag": "y"}') == dead_id
 
 
+def test_a_long_reason_keeps_the_error_that_ends_it(world: World) -> None:
+    """Tracebacks of errors that cause each other are long: the page of one had frames alone."""
+    frames = '  File "a.py", line 7, in f\n    f()\n' * 1_000
+
+    dead = row(world, park_one(world, reason=f"gave up. {frames}ValueError: no party\n"))
+
+    assert len(dead.reason) <= dead_tasks.MAX_REASON_CHARS
+    assert dead.reason.startswith("gave up. ")
+    assert dead.reason.endswith("ValueError: no party\n")
+
+
 def ask_for_replay(world: World, dead_id: str) -> None:
     """Create the task of a replay, as the console does, and deliver all that follows."""
     with world.context():
