@@ -137,10 +137,25 @@ def error_class(reason: str) -> str:
     >>> error_class(f"gave up. {_TRACEBACK}  File 'x'\\n    y()\\nshop.NoPartyError: Note: z\\n")
     'NoPartyError'
     """
-    _, _, stack = reason.rpartition(_TRACEBACK)
-    lines = [line for line in stack.splitlines() if not line.startswith(" ")] if stack else []
-    match = _ERROR.match(reason) or (_ERROR.match(lines[0]) if lines else None)
+    match = _ERROR.match(reason) or _ERROR.match(_raised(reason))
     return match[1] if match else ""
+
+
+def short_reason(reason: str) -> str:
+    """Return a reason with its last error in place of the tracebacks that lead to it.
+
+    >>> short_reason(f"gave up. {_TRACEBACK}  File 'x'\\n    y()\\nshop.NoPartyError: Note: z\\n")
+    'gave up. shop.NoPartyError: Note: z'
+    """
+    error = _raised(reason)
+    return reason.partition(_TRACEBACK)[0] + error if error else reason
+
+
+def _raised(reason: str) -> str:
+    """Return the error that the last traceback of a reason ends with; "": it has none."""
+    _, _, stack = reason.rpartition(_TRACEBACK)
+    lines = [line for line in stack.splitlines() if not line.startswith(" ")]
+    return "\n".join(lines).strip() if len(stack) < len(reason) else ""
 
 
 def open_dead_tasks() -> Any:

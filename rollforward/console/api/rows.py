@@ -14,7 +14,7 @@ from google.cloud import ndb
 from rollforward.lanes.rows.entities import unquote
 from rollforward.operations import AuditEntry
 from rollforward.runtime.clock import aware_utc
-from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_task_entities import DeadTask, short_reason
 from rollforward.tasks.runs import Letter, RunDetails
 from rollforward.tracing import trace_id_of
 
@@ -29,8 +29,8 @@ def json_response(value: dict[str, Any], status: int = 200) -> Response:
 
 
 def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
-    """Return a dead task; in a list with the beginning of its reason, and without its body."""
-    reason = dead.reason if is_whole else dead.reason[:REASON_CHARS]
+    """Return a dead task; in a list with its reason in short, and without its body."""
+    reason = dead.reason if is_whole else short_reason(dead.reason)[:REASON_CHARS]
     row = {
         "id": dead.key.id(),
         "path": dead.path,

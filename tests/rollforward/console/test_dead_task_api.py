@@ -67,6 +67,17 @@ def test_one_dead_task_is_shown_whole(desk: Desk) -> None:
     assert (shown["body"], shown["deliveries"], len(shown["reason"])) == ('{"tag": "x"}', 3, 926)
 
 
+def test_a_list_names_the_error_and_no_traceback(desk: Desk) -> None:
+    """It showed the frames of the library, the same ones for each dead task."""
+    stack = "".join(f'  File "a.py", line {n}, in f\n    f()\n' for n in range(30))
+    head = "gave up after 4 failures. Traceback (most recent call last):\n"
+    desk.give_up("x", reason=f"{head}{stack}ValueError: no mail 13\n")
+
+    [row] = desk.ask(f"{API}/dead-tasks").json["dead_tasks"]
+
+    assert row["reason"] == "gave up after 4 failures. ValueError: no mail 13"
+
+
 def test_a_replay_runs_the_task_once_however_often_it_is_asked_for(desk: Desk) -> None:
     """The second answer is the first one's, and both are on record."""
     dead_id = desk.give_up("x")
