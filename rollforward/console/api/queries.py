@@ -10,6 +10,7 @@ from dataclasses import replace
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
+from rollforward.flask.endpoints.health import outage_advice, service_states
 from rollforward.look.lists import parse_integer
 from rollforward.operations import DeadTaskFilter
 from rollforward.runtime.clock import TimeRange
@@ -27,6 +28,12 @@ LIST_RUNS = 10
 SORTED_RUNS = 20
 # A service does not answer, or its quota is used up; ndb raises RetryError after its own attempts.
 OUTAGES = (*OUTCOME_UNKNOWN, rpc_errors.ResourceExhausted, rpc_errors.RetryError, Retry)
+
+
+def outage_text(error: Exception) -> str:
+    """Return which services do not answer, as far as they are known, and how a call ended."""
+    advice = outage_advice(service_states())
+    return f"{advice or 'A service does not answer; try again in a moment.'} {error}"
 
 
 class BadQueryError(ValueError):

@@ -26,6 +26,7 @@ from rollforward.console.api.queries import (
     BadQueryError,
     filter_of,
     limit_of,
+    outage_text,
     run_query,
     time_of,
     time_range_of,
@@ -156,7 +157,7 @@ def _answering(view: View) -> View:
         except CannotListError as error:
             return problem(_status_of(error), str(error))
         except OUTAGES as error:
-            return problem(503, f"A service does not answer; try again in a moment. {error}")
+            return problem(503, outage_text(error))
         except rpc_errors.PermissionDenied as error:
             return problem(403, f"The app's account may not: {error.message}")
 

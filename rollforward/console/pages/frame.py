@@ -15,7 +15,7 @@ from flask.typing import ResponseReturnValue
 
 from rollforward.console.access import Role
 from rollforward.console.api.changes import ChangeRefusedError, caller
-from rollforward.console.api.queries import OUTAGES, BadQueryError
+from rollforward.console.api.queries import OUTAGES, BadQueryError, outage_text
 from rollforward.flask.context import CONSOLE, clients, settings
 from rollforward.flask.guards import csrf
 from rollforward.look import lists
@@ -80,7 +80,7 @@ def page(view: View) -> View:
         except ChangeRefusedError as refused:
             return error_page(refused.status, refused.reason)
         except OUTAGES as error:
-            return error_page(503, f"A service does not answer; try again in a moment. {error}")
+            return error_page(503, outage_text(error))
 
     return show
 

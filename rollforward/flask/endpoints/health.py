@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flask import Blueprint, Flask, current_app, jsonify
@@ -66,14 +66,16 @@ def live() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """Return whether the needed services answer; without memcached the app is only slower."""
     states = service_states()
+    if advice := outage_advice(states):
+        return jsonify(ready=False, **states, advice=advice), 503
+    return jsonify(ready=True, **states)
+
+
+def outage_advice(states: Mapping[str, bool]) -> str:
+    """Return which needed services do not answer, with the remedy; "": all of them do."""
     away = [name for key, name in NEEDED.items() if not states[key]]
     if not away:
-        return jsonify(ready=True, **states)
-    return jsonify(ready=False, **states, advice=_hint(away)), 503
-
-
-def _hint(away: list[str]) -> str:
-    """Return the remedy for services that do not answer."""
+        return ""
     problem = f"{' and '.join(away)} {'does' if len(away) == 1 else 'do'} not answer."
     if not settings().is_local:
         return f"{problem} Accepted work is kept and continues when the service is back."
