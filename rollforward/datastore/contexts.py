@@ -10,6 +10,7 @@ Requests and tasks have a context. Scripts, threads of your own and tests must o
 from __future__ import annotations
 
 import inspect
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,11 @@ NESTED = (
     "transactions may not be nested: write in this one, by a call that joins it if there is one, "
     "or make this call after the commit"
 )
+
+
+# Of code of the app: neither `sys.exit()` nor the end of a task of asyncio is an Exception.
+EXITS = (SystemExit, CancelledError)
+APP_ERRORS = (Exception, *EXITS)
 
 
 class OtherNamespaceError(Exception):

@@ -40,7 +40,7 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from rollforward.datastore.contexts import ADVICE, NESTED, runs_when_called, tasklet_result
+from rollforward.datastore.contexts import ADVICE, EXITS, NESTED, runs_when_called, tasklet_result
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
@@ -280,12 +280,12 @@ def transact(
 
 def _attempt(body: Callable[[], T], transaction: Transaction) -> T:
     """Run a body in a transaction of ndb, which rolls back after an Exception alone."""
-    exits: list[SystemExit] = []
+    exits: list[BaseException] = []
 
     def run() -> T:
         try:
             return run_body(body, transaction)
-        except SystemExit as exit_:
+        except EXITS as exit_:
             exits.append(exit_)
             raise RuntimeError("the body has exited") from exit_
 

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import pydantic
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.datastore.versions import commit_if_current
@@ -175,7 +175,7 @@ def _fold(
         done = transact(lambda: _fold_here(clients, folding, part))
     except UNAVAILABLE_ERRORS:
         raise
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         if len(part) == 1 and part[0].items == 1:
             folded.failed_items.append((part[0], error))
             return
@@ -215,7 +215,7 @@ def _fold_if_current(clients: Clients, folding: Folding[Any], part: Sequence[Pac
             return None
         deletes = [(pack.key, version) for pack, version in packs]
         commit_if_current(clients.datastore, puts=puts, deletes=deletes)
-    except (Exception, SystemExit) as error:  # One of an item is raised again by the join.
+    except APP_ERRORS as error:  # One of an item is raised again by the join.
         log.info("%s: a fold needs a transaction: %s", folding.name, error)
         return None
     return len(items)

@@ -24,6 +24,7 @@ from typing import Annotated
 import pydantic
 
 from rollforward import outbox
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.fork_join.batching.epochs import Admission, Epochs, gone_at
 from rollforward.fork_join.batching.settings import QueueSettings
 from rollforward.fork_join.entities import PackId
@@ -117,7 +118,7 @@ class Joiners:
             return False
         try:
             return are_last(clients, admission.slot.key, admission.items)
-        except (Exception, SystemExit):  # The items are committed: their caller must not fail.
+        except APP_ERRORS:  # The items are committed: their caller must not fail.
             log.exception("%s: are_last failed: its batch waits", self.settings.name)
             return False
 

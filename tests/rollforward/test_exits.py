@@ -1,21 +1,22 @@
-"""Code of the app that exits, as a command line does: it fails, and stops nothing else."""
+"""Code of the app that ends by what is no Exception: it fails, and stops nothing else."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import pytest
 
 from rollforward import continuations
 from rollforward.continuations import Job
 from rollforward.continuations.progress import progress
+from rollforward.datastore.contexts import EXITS
 from rollforward.flows import RetryPolicy, StepFailedError, Steps, flow
 from rollforward.fork_join import Batch, fork_join
-from rollforward.lanes import Lane
+from rollforward.lanes import Call, Lane, unique
 from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime import Clients
 from rollforward.tasks import Reject, task
@@ -27,6 +28,12 @@ from tests.rollforward.tasks.reminders import one_emulator
 pytestmark = pytest.mark.fast
 
 DONE: Counter[str] = Counter()
+ENDING: list[type[BaseException]] = []
+
+
+def leave(words: str) -> NoReturn:
+    """End as a command line does, or as a task of asyncio."""
+    raise ENDING[-1](words)
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,22 @@ class Report:
 def report(clients: Clients, args: Report) -> None:
     DONE[args.month] += 1
     if args.month == "13":
-        sys.exit("no such month")
+        leave("no such month")
 
 
 REPORTS = Lane("test-reports", order=True)
 
 
+@unique("test-exits", while_running=False, max_attempts=2)
+def bind(clients: Clients, year: str, calls: Sequence[Call[Report]]) -> None:
+    DONE[year] += 1
+    leave("no such year")
+
+
 def write_off(clients: Clients, args: Report, reason: str) -> None:
     DONE["written off"] += 1
     if DONE["written off"] < 3:
-        sys.exit("no pen")
+        leave("no pen")
 
 
 @task("/tasks/tests/lost-report", queue="default", max_attempts=2)
@@ -61,19 +74,19 @@ LOST = replace(lose, on_give_up=write_off)
 @fork_join("test-exits", queue="fork-join", period_s=1)
 def file(clients: Clients, batch: Batch, reports: Sequence[Report]) -> None:
     if any(report.month == "13" for report in reports):
-        sys.exit("no such month")
+        leave("no such month")
     DONE.update(report.month for report in reports)
 
 
-def leave() -> str:
+def close() -> str:
     DONE["left"] += 1
-    sys.exit("no such month")
+    leave("no such month")
 
 
 @flow("test-exits", retries=RetryPolicy(attempts=3))
 def close_year(step: Steps, kind: str) -> str:
     try:
-        return str(getattr(step, kind)("close", leave))
+        return str(getattr(step, kind)("close", close))
     except StepFailedError as error:
         return error.reason
 
@@ -83,7 +96,7 @@ def open_reports(clients: Clients, args: Walk) -> Iterator[Callable[[Item], None
     def act(item: Item) -> None:
         DONE[str(item.value)] += 1
         if item.value == 1:
-            sys.exit(2)
+            leave("2")
 
     yield act
 
@@ -94,20 +107,21 @@ REPORT_ALL = Job("report-all", "fan-out", Walk, items_of, side_effect=open_repor
 def note_all(clients: Clients, args: Walk, items: list[Item]) -> list[None]:
     DONE.update(str(item.value) for item in items)
     if any(item.value == 1 for item in items):
-        sys.exit(2)
+        leave("2")
     return [None] * len(items)
 
 
 NOTE_ALL = Job("note-all", "fan-out", Walk, items_of, apply=note_all, page_size=3)
 
 
-@pytest.fixture
-def world(services: Services) -> Iterator[World]:
+@pytest.fixture(params=EXITS)
+def world(services: Services, request: pytest.FixtureRequest) -> Iterator[World]:
+    ENDING[:] = [request.param]
     world = World(
         services,
         jobs=[REPORT_ALL, NOTE_ALL],
         tasks=[report, LOST],
-        lanes=[REPORTS],
+        lanes=[REPORTS, bind],
         fork_joins=[file],
         flows=[close_year],
     )
@@ -121,7 +135,7 @@ def test_a_task_that_exits_is_dead_after_its_attempts(world: World) -> None:
     report.enqueue(world.clients, Report("13"))
     world.settle()
     [dead] = DeadTask.query().fetch()
-    assert (DONE["13"], dead.error) == (2, "SystemExit")
+    assert (DONE["13"], dead.error) == (2, ENDING[0].__name__)
 
 
 @one_emulator
@@ -130,7 +144,16 @@ def test_a_task_that_exits_lets_its_lane_go_on(world: World) -> None:
         report.enqueue(world.clients, Report(month), lane=REPORTS("all"))
     world.settle()
     assert DONE == {"13": 2, "1": 1}
-    assert "SystemExit: no such month" in DeadTask.query().get().reason
+    assert f"{ENDING[0].__name__}: no such month" in DeadTask.query().get().reason
+
+
+@one_emulator
+def test_calls_whose_run_exits_are_dead_with_its_words(world: World) -> None:
+    bind.call(world.clients, "2030", Report("1"))
+    world.settle()
+    [dead] = DeadTask.query().fetch()
+    assert (DONE["2030"], dead.error) == (2, ENDING[0].__name__)
+    assert f"{dead.error}: no such year" in dead.reason
 
 
 @one_emulator
@@ -175,5 +198,5 @@ def test_a_step_that_exits_fails_as_often_as_it_may(world: World, kind: str) -> 
     close_year.start(world.clients, "2030", kind)
     world.settle(patience_s=60)
     state = close_year.state("2030")
-    assert (state.state, state.result) == ("succeeded", "SystemExit: no such month")
+    assert (state.state, state.result) == ("succeeded", f"{ENDING[0].__name__}: no such month")
     assert DONE["left"] == 3

@@ -34,7 +34,7 @@ from rollforward.continuations.pages.lease import (
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.sources import Slice, Span, read_page
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
 from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
@@ -272,7 +272,7 @@ class _PageAttempt:
                 page = self._commit(kind, [(position, items[position]) for position in group])
             except PASSED_ON:
                 raise
-            except (Exception, SystemExit) as error:
+            except APP_ERRORS as error:
                 if not group:
                     raise
                 log.exception("job %s could not apply %d items", self.job.name, len(group))
@@ -329,7 +329,7 @@ class _PageAttempt:
         except PASSED_ON:
             self.doubts += 1
             raise
-        except (Exception, SystemExit) as raised:
+        except APP_ERRORS as raised:
             log.exception("an item of job %s could not be delivered", self.job.name)
             self.doubts += 1
             error = unexpected(raised)

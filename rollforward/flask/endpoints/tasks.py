@@ -31,6 +31,7 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
 from rollforward import telemetry
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask import spans
 from rollforward.flask.context import clients, registry, request_notes, settings
@@ -143,7 +144,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
             attempts.end_later(clients(), delivery)
             note_outcome(Outcome.UNAVAILABLE)
             return _response(503, f"a service is unavailable: {describe_error(error)}", log=lines)
-        except (Exception, SystemExit) as error:
+        except APP_ERRORS as error:
             log.exception("%s failed", task.path)
             return _failed(task, args, delivery, error, lines)
     attempts.finish_delivery(delivery)
@@ -250,7 +251,7 @@ def _give_up(
         log.warning("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {describe_error(error)}")
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         log.exception("the handler of a task that was given up failed: %r", delivery.path[:100])
         note_outcome(Outcome.FAILED)
         return _response(FAILED, describe_error(error))

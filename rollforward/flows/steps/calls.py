@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flows.errors import BadStepError, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import values
@@ -81,7 +81,7 @@ def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecor
     try:
         with attempt.clients.heart.heartbeat(attempt.beat, every_s):
             value = call.run()
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         return _failed(attempt, call, record, error)
     finally:
         attempt.is_calling = False
@@ -142,7 +142,7 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         _give_up(attempt, call, record, error)
     except (*TRANSIENT, BadStepError, LeasedError):
         raise  # No error of the step.
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         return _failed(attempt, call, record, error)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.commit import Commit
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.datastore.conversion.protobufs import protobuf_of_key
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
@@ -258,7 +259,7 @@ def _handled(
     assert declared.on_give_up is not None
     try:
         declared.on_give_up(clients, args, reason)
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         log.exception("the handler of a task that was given up failed: %r", task.path[:100])
         return _handled_later(task, declared, error, reason)
     fields = {"error_class": error_class(reason)}

@@ -21,6 +21,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.continuations.upload_entities import read_upload
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.materialized_views import Row, View, ViewGroup, row_name
 from rollforward.materialized_views.rows import row_text
 from rollforward.runtime.clients import Clients
@@ -146,7 +147,7 @@ def _converted(record: ToRecord, item: Any, describe: Callable[[Any], str]) -> _
         converted = record(item)
     except TaskError:  # It says itself that it has to wait.
         raise
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         if is_outage(error):
             raise
         return [UnreadableItem(describe(item), describe_error(error))]

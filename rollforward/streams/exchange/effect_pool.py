@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from rollforward import telemetry
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.process.daemons import start_daemon
 from rollforward.streams.model.sink import Sink
@@ -86,7 +87,7 @@ class EffectPool:
                         return
                     job.sink.act(clients, record)
                     job.done.append(index)
-        except (Exception, SystemExit):
+        except APP_ERRORS:
             log.warning("%s failed and is retried from its inbox", job.sink.name, exc_info=True)
         finally:
             self._free.release()

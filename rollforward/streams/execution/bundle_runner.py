@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import HookBackend, Route, Work, without_hold
 from rollforward.streams.model.bundle import (
@@ -112,7 +113,7 @@ class _BundleRunner(HookBackend):
             hook(self.context, argument)
         except MemoryError:
             raise
-        except (Exception, SystemExit) as error:
+        except APP_ERRORS as error:
             raise _HookError from error
         return True
 
@@ -215,7 +216,7 @@ class _BundleRunner(HookBackend):
         for key, work in self.works.items():
             try:
                 self.effects.keys[key] = work.freeze()
-            except (Exception, SystemExit) as error:
+            except APP_ERRORS as error:
                 raise _HookError from error
 
 
@@ -232,7 +233,7 @@ class _CarefulRunner(_BundleRunner):
                 self._work.freeze()
             except MemoryError:
                 raise
-            except (Exception, SystemExit) as error:
+            except APP_ERRORS as error:
                 message = describe_error(error)
                 self._work.put(snapshot)
                 del effects.productions[produced:]

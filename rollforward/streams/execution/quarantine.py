@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import without_hold
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
@@ -41,7 +42,7 @@ def find_culprit() -> Iterator[None]:
         yield
     except (UnworkableError, MissingCodeError, MemoryError):
         raise
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         raise UnworkableError(describe_error(error)) from error
 
 

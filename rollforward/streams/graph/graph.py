@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.model.computation import Computation
@@ -121,7 +122,7 @@ def _target(name: str, key_of: Any, value: Any) -> Target:
     try:
         key = key_of(value)
         return _cached_target(name, key) if type(key) is str else Target(name, check_key(key))
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         return Target(name, "", storable(f"no key: {describe_error(error)}", 500))
 
 

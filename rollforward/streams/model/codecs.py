@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.errors import BadRecordError, MissingCodeError
 from rollforward.streams.model.json_text import decoded, encoder
@@ -170,7 +171,7 @@ class Codecs:
             return codec.decode(binascii.a2b_base64(data, strict_mode=True))
         except MemoryError:
             raise
-        except (Exception, SystemExit) as error:
+        except APP_ERRORS as error:
             reason = f"{name} cannot decode the value: {describe_error(error)}"
             return Undecodable(storable(reason, MAX_ERROR_CHARS))
 
@@ -214,7 +215,7 @@ def coded_text(codec: ValueCodec, value: Any) -> str:
         data = codec.encode(value)
     except MemoryError:
         raise
-    except (Exception, SystemExit) as error:
+    except APP_ERRORS as error:
         raise BadRecordError(
             f"a value must be encoded by {codec.name}: {describe_error(error)}"
         ) from error

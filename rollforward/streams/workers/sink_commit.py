@@ -8,7 +8,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import bodies
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.texts import describe_error
@@ -47,7 +47,7 @@ def deliver(clients: Clients, sink: Sink, values: Sequence[Any], commit: Commit)
             raise SinkFailedError(describe_error(error)) from error
         except (rpc_errors.GoogleAPIError, Retry, Unavailable):
             raise
-        except (Exception, SystemExit) as error:
+        except APP_ERRORS as error:
             raise SinkFailedError(describe_error(error)) from error
 
     try:

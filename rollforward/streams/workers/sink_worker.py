@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.exchange.inline import sink_id
 from rollforward.streams.exchange.outgoing import Outbound
@@ -87,7 +88,7 @@ class SinkWorker(Worker):
                 continue
             try:
                 values.append(self.sink.make(record))
-            except (Exception, SystemExit) as error:
+            except APP_ERRORS as error:
                 effects.failures.append(_failure(input_, describe_error(error)))
         effects.counts = Counts(records=len(values), dead=len(effects.failures))
         return values, effects

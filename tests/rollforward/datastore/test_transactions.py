@@ -11,6 +11,7 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import RollbackRequest
 from google.cloud.ndb.context import get_context
 
+from rollforward.datastore.contexts import EXITS
 from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from rollforward.testing.services import PROJECT
@@ -122,14 +123,17 @@ def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(
     assert len(runs) == 1
 
 
-def test_a_body_that_exits_leaves_no_row_locked(watched_world: World) -> None:
+@pytest.mark.parametrize("exit_", EXITS)
+def test_a_body_that_exits_leaves_no_row_locked(
+    watched_world: World, exit_: type[BaseException]
+) -> None:
     """A task may call a program that exits; its worker goes on, and nobody else rolls back."""
 
     def body() -> None:
         count_up()
-        raise SystemExit(2)
+        raise exit_(2)
 
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(exit_, match="2"):
         transact(body)
 
     assert watched_world.plan.calls == ["BeginTransaction", "Lookup", "Rollback"]
