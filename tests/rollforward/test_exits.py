@@ -153,7 +153,7 @@ def test_calls_whose_run_exits_are_dead_with_its_words(world: World) -> None:
     world.settle()
     [dead] = DeadTask.query().fetch()
     assert (DONE["2030"], dead.error) == (2, ENDING[0].__name__)
-    assert f"{dead.error}: no such year" in dead.reason
+    assert dead.reason.startswith(f"gave up after 2 failures: {dead.error}: no such year\n")
 
 
 @one_emulator

@@ -165,7 +165,7 @@ def _failed(
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery, describe_error(error))
     if failures >= task.max_attempts:
-        reason = f"gave up after {failures} failures. {stack}"
+        reason = f"gave up after {failures} failures: {describe_error(error)}\n{stack}"
         answer = _give_up(task, args, delivery, reason, type(error).__name__)
         if answer != _DONE or not settings().is_local:
             return answer

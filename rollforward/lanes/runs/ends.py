@@ -113,7 +113,7 @@ def end_of(error: BaseException, *, failures: int, max_attempts: int) -> End:
     failures += 1
     stack = "".join(traceback.format_exception(error))
     if failures >= max_attempts:
-        return Dead(f"gave up after {failures} failures. {stack}")
+        return Dead(f"gave up after {failures} failures: {text}\n{stack}")
     return Later(pause_s(failures), text, is_failure=True, outcome=Outcome.FAILED)
 
 

@@ -161,7 +161,7 @@ def test_errors_are_counted_and_a_task_is_given_up_after_its_attempts(world: Wor
     world.settle()
     assert DESK.begun == ["ada:0"] * 4 + ["ada:1"]
     [dead] = open_dead_tasks().fetch()
-    assert "gave up after 4 failures" in dead.reason
+    assert dead.reason.startswith("gave up after 4 failures: ValueError: broken\n")
 
 
 def test_a_key_keeps_its_rate(world: World) -> None:
