@@ -45,6 +45,7 @@ from rollforward.fork_join.entities import (
 from rollforward.fork_join.parked import Replay, park_in_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.texts import describe_error
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 from rollforward.tasks.waits import version_pause_s
@@ -328,7 +329,8 @@ def _count_failure(
     Args:
         is_alone: Others of its batch succeeded, so this item is at fault.
     """
-    reason = "".join(traceback.format_exception(error))
+    stack = "".join(traceback.format_exception(error))
+    reason = f"{describe_error(error)}\n{stack}"
     dead_id = clients.new_id()
 
     def body() -> bool:
