@@ -55,8 +55,9 @@ class Target:
     @property
     def cron_source(self) -> str:
         """The source of the cron jobs, for people."""
+        name = self.cron_yaml.name
         is_own = self.cron_file == self.cron_yaml
-        return "from cron.yaml" if is_own else "the sweep alone: there is no cron.yaml"
+        return f"from {name}" if is_own else f"the sweep alone: there is no {name}"
 
 
 def default(root: Path) -> str:

@@ -70,6 +70,7 @@ def test_files_that_are_named_are_taken(root):
     found = find(root, "main:serve", queues="queues.yaml", cron="jobs.yaml")
 
     assert (found.queue_yaml, found.cron_yaml) == (root / "queues.yaml", root / "jobs.yaml")
+    assert found.cron_source == "from jobs.yaml"
 
 
 def test_a_module_on_the_path_is_found(root, tmp_path_factory, monkeypatch):
