@@ -157,6 +157,7 @@ def _totals(
 def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: bool = False) -> Run:
     is_over = row.state == FINISHED
     expected = totals.known if is_over else max(totals.known, row.expected or 0)
+    may_find_more = not is_over and row.expected is None
     return Run(
         pattern=PATTERN,
         id=row.key.id(),
@@ -173,7 +174,7 @@ def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: boo
             "waiting": expected - totals.ended - totals.retrying,
         },
         expected=expected,
-        is_partial=is_partial,
+        is_partial=is_partial or may_find_more,
         retry_of=row.retry_of,
         retried_by=row.retried_by,
         verbs=_actions(jobs, row),

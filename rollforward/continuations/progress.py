@@ -174,9 +174,9 @@ class RunProgress:
     def left_s(self) -> float | None:
         """Seconds to go, at the lower of its rates and not before its last page continues.
 
-        None if that is unknown.
+        None if that is unknown, as it is where its start has announced no items.
         """
-        if self.state != RUNNING or not self.rate:
+        if self.state != RUNNING or not self.rate or self.requested is None:
             return None
         rates = [self.rate, self.recent_rate or self.rate, self.max_rate or self.rate]
         return max((self.expected - self.totals.ended) / min(rates), self.held_s)

@@ -122,7 +122,8 @@ class Run:
         started: None: it works without an end.
         counts: How many items there are of each of OUTCOMES.
         expected: How many items there will be, as far as is known.
-        is_partial: Whether there are more items than were counted, to keep the list quick.
+        is_partial: Whether there may be more items than were counted: to keep the list quick, or
+            because a run finds its items on its way.
         verbs: Actions that it allows now.
         note: Its present work or wait, in words of its pattern; "": its state says it all.
         waits_until: The end of that wait.

@@ -79,7 +79,7 @@ def _values(row: Mapping[str, Any]) -> Iterable[object]:
         *(row.get(name) for name in ("pattern", "id", "name", "state")),
         counts.get("done"),
         counts.get("failed"),
-        row.get("expected"),
+        f"{row.get('expected')}+" if row.get("is_partial") else row.get("expected"),
         format_time(row.get("started")),
     ]
 

@@ -279,13 +279,14 @@ def _to_values(run: Run) -> dict[str, Any]:
     started = run.started.timestamp() if run.started else None
     ended = run.ended.timestamp() if run.ended else None
     now_s = clients().clock.now().timestamp()
+    most = 0.99 if run.state == "running" and run.is_partial else 1.0
     is_timed = started is not None and (ended is not None or run.state in ("running", "failed"))
     return {
         **vars(run),
         "started": started,
         "ended": ended,
         "ended_items": ended_items,
-        "share": min(1.0, ended_items / run.expected) if run.expected else 0.0,
+        "share": min(most, ended_items / run.expected) if run.expected else 0.0,
         "waits_until": run.waits_until.timestamp() if run.waits_until else None,
         "short_reason": run.reason[:SHOWN_REASON_CHARS],
         "elapsed_s": max(0.0, (ended or now_s) - (started or 0.0)) if is_timed else None,

@@ -40,7 +40,7 @@ def totals_of(letters: str) -> dict[str, Any]:
 
 def put_run(run_id: str, pages: int = 0, letters: str = "dd", **values: Any) -> ContinuationRun:
     """Store a run, by default one that an older version has started, with so many pages."""
-    given = {"job": APPLY.name, "state": RUNNING, "started": NOON, **values}
+    given = {"job": APPLY.name, "state": RUNNING, "started": NOON, "expected": 0, **values}
     run = ContinuationRun(
         key=run_key(run_id), args='{"run_id": "r"}', spans=[["", ""]], page_size=2, **given
     )

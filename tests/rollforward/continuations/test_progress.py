@@ -13,6 +13,7 @@ import pytest
 from rollforward import continuations
 from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING, ContinuationPage
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
+from rollforward.continuations.listing import list_runs
 from rollforward.continuations.pages.seen_pages import issues_of
 from rollforward.continuations.progress import (
     RunProgress,
@@ -24,6 +25,7 @@ from rollforward.continuations.progress import (
 )
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
+from rollforward.tasks.runs import RunQuery
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
@@ -180,7 +182,9 @@ def test_progress_tells_how_much_there_is_to_go() -> None:
     totals = RunTotals(
         done=3, skipped=1, failed=1, retrying=2, waiting=3, in_doubt=0, pages=5, cost=Cost()
     )
-    reported = RunProgress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
+    reported = RunProgress(
+        "run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[], requested=20
+    )
 
     assert (totals.ended, totals.known) == (5, 10)
     assert (reported.waiting, reported.share, reported.rate, reported.left_s) == (
@@ -283,14 +287,19 @@ def test_what_was_announced_gives_way_to_what_was_found(world: World) -> None:
 
 
 def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:
-    """Where nobody said how much there is, the share stays below one until the run has ended."""
+    """Where nobody said how much there is, the share stays below one until the run has ended.
+
+    What is left is unknown, and lists and pages say that there may be more.
+    """
     put_items(world, 4)
     with world.context():
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
     world.deliver(world.engine.due()[0].task_name)
 
     with world.context():
-        assert progress("run").share < 1
+        assert (progress("run").share < 1, progress("run").left_s) == (True, None)
+        [listed] = list_runs({APPLY.name: APPLY}, RunQuery()).runs
+    assert (listed.expected, listed.is_partial) == (2, True)
     world.settle()
 
     with world.context():
