@@ -48,7 +48,7 @@ class TaskBatch:
             keep: How long a batch can be read, and run again, after its completion.
 
         Raises:
-            ValueError: the declaration is invalid.
+            ValueError, TypeError: the declaration is invalid.
         """
         self.name = name
         paths = {

@@ -70,6 +70,11 @@ class BatchDeclaration:
             raise ValueError(
                 f"keep must be positive and at most {MAX_KEEP.days} days, got {self.keep}"
             )
+        if isinstance(self.callback, Task) and not issubclass(Completed, self.callback.args):
+            raise TypeError(
+                f"{self.callback.path} is called with Completed when a batch has ended: declare it "
+                "as `def bind(args: Completed)`"
+            )
 
     def key(self, batch_id: object) -> str:
         """Return the prefix of the keys of a batch.

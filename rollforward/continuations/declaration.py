@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_type_hints, overload
 
+from google.cloud import ndb
+
 from rollforward.continuations.jobs import (
     DEADLINE_S,
     LEASE_S,
@@ -104,9 +106,14 @@ def job(
         deadline_s: How long an attempt may keep its page, up to a day.
 
     Raises:
-        TypeError: by the decorator, when the function has another form than a job's.
+        TypeError: the source is a class of entities; or, by the decorator, when the function has
+            another form than a job's.
         ValueError: by the decorator, when a number is out of its bounds.
     """
+
+    if isinstance(source, type) and issubclass(source, ndb.Model):
+        kind = source.__name__
+        raise TypeError(f"source must be EntitySource({kind}), got the class {kind}")
 
     def declare(work: Callable[..., Any]) -> Job[Any, Any]:
         args, function = _form_of(work, has_items=effect != "side_effect")

@@ -74,6 +74,10 @@ def check_views(views: Sequence[type[View]]) -> None:
             )
         if not view.row_burst >= 0:
             raise TypeError(f"{view.name}.row_burst must be at least 0, got {view.row_burst}")
+        if isinstance(view.ranked, str):  # It holds each of its parts, and no measure is a letter.
+            raise TypeError(
+                f"{view.name}.ranked must be a tuple, as ('cents',), got {view.ranked!r:.100}"
+            )
         if any(map(is_view, view.joins)):
             raise TypeError(f"{view.name} joins a view; only kinds of entities can be joined")
         if is_view(view.source) and view.source not in views:

@@ -15,7 +15,7 @@ from rollforward.batches import Completed, TaskBatch, callbacks
 from rollforward.batches.declaration import message_task
 from rollforward.batches.entities import BatchState, state_key
 from rollforward.runtime.clock import naive_utc
-from rollforward.tasks import Reject, Task
+from rollforward.tasks import Reject, Task, task
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask
 from rollforward.testing.world import in_threads
@@ -41,6 +41,16 @@ from tests.rollforward.batches.harness import (
 
 HOUR_S = 3600.0
 WEEK_S = 7 * 24 * HOUR_S
+
+
+def test_a_callback_of_other_arguments_is_refused() -> None:
+    """When it is declared: each batch would end in a callback that fails, and a dead task."""
+
+    @task
+    def bind_book(batch_id: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"/tasks/bind-book is called with Completed .*: declare"):
+        TaskBatch("books", members=[note], on_complete=bind_book)  # type: ignore[arg-type]
 
 
 def complete(world: World, batches: TaskBatch, batch_id: str, *labels: str) -> None:

@@ -193,6 +193,12 @@ def test_a_function_of_another_form_is_refused(work: Callable[..., Any]) -> None
         job(source=ALL)(work)
 
 
+def test_a_class_of_entities_is_no_source() -> None:
+    """It was taken for a function from the arguments to a source: each start failed by ndb."""
+    with pytest.raises(TypeError, match=r"source must be EntitySource\(Candle\), got the class"):
+        job(source=Candle)
+
+
 def test_a_side_effect_that_is_no_context_manager_yet_is_refused() -> None:
     """Its decorator was forgotten, and each page failed."""
 
