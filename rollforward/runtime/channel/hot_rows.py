@@ -224,7 +224,7 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             return row if row is not None and row.collisions >= COLLISIONS else None
 
     def _collided(self, names: Iterable[bytes]) -> None:
-        now_s = self._now_s()
+        now_s, hot = self._now_s(), list[bytes]()
         with self._lock:
             for name in names:
                 row = self._rows.setdefault(name, _Row())
@@ -233,9 +233,13 @@ class HotRows(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
                 row.collisions, row.until_s = row.collisions + 1, now_s + HOT_S
                 self._rows.move_to_end(name)
                 if row.collisions == COLLISIONS:
-                    log.info("transactions collide on %s, and take turns from now on", shown(name))
+                    hot.append(name)
             while len(self._rows) > MAX_ROWS:
                 self._rows.popitem(last=False)
+        if hot:  # Nobody says on which of its rows a transaction has lost.
+            others = f", or on {len(hot) - 1} others" if len(hot) > 1 else ""
+            row_shown = f"{shown(hot[0])}{others}"
+            log.info("transactions collide on %s, and take turns from now on", row_shown)
 
 
 def _is_aborted(call: Any) -> bool:

@@ -199,6 +199,21 @@ def test_the_log_names_the_row(store: Store, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.fast
+def test_a_transaction_of_many_rows_has_one_line(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A catalog of views has 64 copies, and a page of a job has two rows for each item."""
+    with caplog.at_level("INFO"):
+        for _ in range(COLLISIONS):
+            store.read(b"lost", "a", "b", "c")
+            store.commit(b"lost", "a", "b", "c", answer=ABORTED)
+
+    assert caplog.messages == [
+        "transactions collide on Hot a, or on 2 others, and take turns from now on"
+    ]
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("waited_s", [0.0, 0.1])
 def test_a_wait_for_another_process_keeps_a_row_contended(
     store: Store, monkeypatch: pytest.MonkeyPatch, waited_s: float
