@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.sweeps import last_sweeps
 from rollforward.operations.waiting import failing_tasks, recent_queue_states
 from rollforward.outbox.depth import Depth, depth
+from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.pattern import Pattern, SteppedPattern
 from rollforward.tasks.runs import LetterQuery, RunQuery
 
@@ -57,7 +59,7 @@ def overview() -> ResponseReturnValue:
             *_dead(dead_count),
             *_letters(),
             *_late(rows),
-            *_retried_tasks(len(failing)),
+            *_retried_tasks(failing),
             *_sweeps(),
         ],
         entries=[audit_row(entry) for entry in entries],
@@ -159,12 +161,18 @@ def _late(rows: Depth) -> list[Attention]:
     return late
 
 
-def _retried_tasks(count: int) -> list[Attention]:
-    if not count:
-        return []
-    suffix = " or more" if count == MAX_FAILING else ""
-    text = f"{pluralize(count, 'task')}{suffix} failed and will be retried"
-    return [Attention("↻", "retrying", text, "/waiting")]
+def _retried_tasks(failing: Sequence[TaskAttempts]) -> list[Attention]:
+    unknown = sum(row.unknown_since is not None for row in failing)
+    counts = {
+        "failed and will be retried": len(failing) - unknown,
+        "unknown to this version of the code: deploy one that knows them": unknown,
+    }
+    suffix = " or more" if len(failing) == MAX_FAILING else ""
+    return [
+        Attention("↻", "retrying", f"{pluralize(count, 'task')}{suffix} {words}", "/waiting")
+        for words, count in counts.items()
+        if count
+    ]
 
 
 def _sweeps() -> list[Attention]:

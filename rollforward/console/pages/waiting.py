@@ -27,6 +27,7 @@ from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.attempt_entities import TaskAttempts
 
 MAX_CURSOR_CHARS = 1_100
+_UNKNOWN = "waits for a version of the code that knows it and its arguments"
 
 
 @page
@@ -99,7 +100,7 @@ def _to_values(row: TaskAttempts) -> dict[str, Any]:
         "queue": row.queue or "",
         "failures": row.failures,
         "unfinished": len(row.begun),
-        "error": row.error or "",
+        "error": _UNKNOWN if row.unknown_since else row.error or "",
         "first": first.timestamp() if first else None,
         "retry_at": retry_at.timestamp() if retry_at else None,
     }

@@ -49,3 +49,19 @@ def test_the_overview_says_where_it_stopped_to_count(
     assert f"{count} dead tasks{suffix} to replay or delete" in text
     assert f"{count} tasks{suffix} failed and will be retried" in text
     assert f"{count} flows{suffix} failed: retry or cancel" in text
+
+
+def test_tasks_that_no_version_knows_are_told_from_failures(desk: Desk) -> None:
+    """A deployment that lacks a task: it was shown as a failure, 0 times, without an error."""
+    now = desk.world.clock.now().replace(tzinfo=None)
+    with desk.world.context():
+        TaskAttempts(id="a", path="/tasks/a", first=now, expires=now, failures=2).put()
+        row = TaskAttempts(id="b", path="/tasks/b", first=now, expires=now)
+        row.unknown_since = row.unknown_at = now
+        row.put()
+
+    overview_text, waiting_text = (Browser(desk).read(path) for path in ("/", "/waiting"))
+
+    assert "1 task failed and will be retried" in overview_text
+    assert "1 task unknown to this version of the code: deploy one" in overview_text
+    assert "waits for a version of the code that knows it" in waiting_text
