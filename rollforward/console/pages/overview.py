@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render
+from rollforward.console.pages.records import recent_alerts
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.endpoints.health import service_states
 from rollforward.look.attention import Attention
@@ -30,8 +31,11 @@ MAX_FAILED = 1_000
 MAX_LISTED = 20
 # Each costs a query.
 MAX_PARTS_WITH_LETTERS = 20
-# As docs/operations.md says of the gauges.
+_COUNTED_GAUGES = {"dead_tasks_open", "flows_failed", "streams_dead_letters"}
+_COUNTED_GAUGES |= {"pull_queue_dead_letters", "outbox_oldest_seconds"}
+_COUNTED_GAUGES |= {"outbox_oldest_unacked_seconds"}
 _KINDS = {"flows": "flow", "materialized-views": "view build"}
+# As docs/operations.md says of the gauges.
 LATE_S, UNACKED_LATE_S, SWEEP_LATE_S = 120.0, 600.0, 600.0
 
 
@@ -61,6 +65,7 @@ def overview() -> ResponseReturnValue:
             *_late(rows),
             *_retried_tasks(failing),
             *_sweeps(),
+            *_above_alerts(),
         ],
         entries=[audit_row(entry) for entry in entries],
     )
@@ -186,6 +191,15 @@ def _sweeps() -> list[Attention]:
         return []
     text = f"{', '.join(late)} not swept for ten minutes"
     return [Attention("◷", "failed", text, "/schedules")]
+
+
+def _above_alerts() -> list[Attention]:
+    """Return gauges above their alerts that no other line of the page counts."""
+    return [
+        Attention("◷", "retrying", text, "/lag")
+        for name, text in recent_alerts().items()
+        if name not in _COUNTED_GAUGES
+    ]
 
 
 ROUTES: Routes = (("/", "GET", overview),)

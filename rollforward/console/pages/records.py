@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from flask import request
 from flask.typing import ResponseReturnValue
@@ -14,6 +17,7 @@ from rollforward.console.pages.frame import Routes, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.look.lists import ListChoice
 from rollforward.operations import list_audit
+from rollforward.tasks.pattern import Gauge
 
 # As operations/alerts.yaml has them; an alert also waits for some minutes.
 ALERT_ABOVE: Mapping[str, float] = {
@@ -41,6 +45,45 @@ ALERT_ABOVE: Mapping[str, float] = {
     "streams_dedup_missing_seconds": 0,
     "streams_unread_records": 10_000,
 }
+
+KEPT_S = 30.0
+SHOWN_LABELS = 3
+
+
+@dataclass
+class _RecentAlerts:
+    """Gauges above their alerts as this process read them last, for all pages that are open."""
+
+    ends_s: float = -math.inf  # By time.monotonic.
+    texts: Mapping[str, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self) -> Mapping[str, str]:
+        with self.lock:
+            if time.monotonic() >= self.ends_s:
+                self.texts = _alert_texts(*registry().read_gauges(clients()))
+                self.ends_s = time.monotonic() + KEPT_S
+            return self.texts
+
+
+def recent_alerts() -> Mapping[str, str]:
+    """Return each gauge above its alert in words, by its name, as of the last half minute."""
+    return clients().process_state.get_or_create("console:alerts", _RecentAlerts).read()
+
+
+def _alert_texts(gauges: Iterable[Gauge], unread: Sequence[str]) -> Mapping[str, str]:
+    owners: dict[str, list[str]] = {}
+    for gauge in gauges:
+        if gauge.value > ALERT_ABOVE.get(gauge.name, math.inf):
+            owners.setdefault(gauge.name, []).append(" ".join(gauge.labels.values()))
+    texts = {name: f"{name} is above {ALERT_ABOVE[name]:g}" for name in owners}
+    for name, labels in owners.items():
+        shown = [label for label in labels if label][:SHOWN_LABELS]
+        rest = f" and {len(labels) - SHOWN_LABELS} others" if len(labels) > SHOWN_LABELS else ""
+        texts[name] += f": {', '.join(shown)}{rest}" if shown else ""
+    if unread:
+        texts["patterns_unread"] = f"The gauges cannot be read of {', '.join(unread)}"
+    return texts
 
 
 @page

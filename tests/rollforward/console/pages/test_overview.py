@@ -7,7 +7,9 @@ import re
 import pytest
 
 from rollforward.console.pages import overview
+from rollforward.registry import Registry
 from rollforward.tasks.attempt_entities import TaskAttempts
+from rollforward.tasks.pattern import Gauge
 from tests.rollforward.console.conftest import Desk
 from tests.rollforward.console.test_pages import Browser
 
@@ -65,3 +67,20 @@ def test_tasks_that_no_version_knows_are_told_from_failures(desk: Desk) -> None:
     assert "1 task failed and will be retried" in overview_text
     assert "1 task unknown to this version of the code: deploy one" in overview_text
     assert "waits for a version of the code that knows it" in waiting_text
+
+
+def test_the_overview_names_gauges_above_their_alerts(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a key of a lane that somebody paused and forgot: the page said that there is no alert."""
+    gauges = [
+        Gauge("lanes_paused", "", value, {"lane": lane})
+        for lane, value in (("by-buyer", 1), ("by-user", 0))
+    ]
+    monkeypatch.setattr(Registry, "read_gauges", lambda self, clients: (gauges, ["flows"]))
+
+    text = Browser(desk).read("/")
+
+    assert "lanes_paused is above 0: by-buyer<" in text
+    assert "The gauges cannot be read of flows" in text
+    assert "No alerts" not in text
