@@ -103,7 +103,10 @@ def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
     letter_verb(verb)
     chosen = ListChoice.of(request.args)
     listed = _page(pattern, part, chosen)
-    since, until = chosen.bounds(clients().clock.now())
+    started = clients().clock.now()
+    since, until = chosen.bounds(started)
+    # Letters that are new while a person reads are left alone.
+    until = min(started, until or started)
     return render(
         "letters_confirm.html",
         pattern=pattern,
@@ -115,7 +118,7 @@ def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
         rows=[_to_values(letter) for letter in listed.letters[:SHOWN]],
         chosen=chosen,
         since=since.isoformat() if since else "",
-        until=until.isoformat() if until else "",
+        until=until.isoformat(),
         key=clients().new_id(),
         list_url=with_query(f"/letters/{pattern}/{part}", **chosen.fields),
     )

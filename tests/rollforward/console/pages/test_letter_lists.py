@@ -91,3 +91,21 @@ def test_a_run_whose_first_pages_have_no_letter_of_its_time_is_shown(
     shown = desk.ask(API + address).json or {}
     assert [part["items"] for part in shown["parts"]] == ["", "", ""]
     assert "picky" in Browser(desk).read(address)
+
+
+def test_letters_that_die_while_a_person_reads_are_left_alone(desk: Desk) -> None:
+    """The page said how many it deletes, and deleted all that were dead when it was sent."""
+    kill_items(desk, "a", "b")
+    desk.world.clock.sleep(1)
+    browser = Browser(desk)
+    confirm = browser.read(f"{QUEUE}/all/delete")
+    desk.world.clock.sleep(1)
+    [new_id] = kill_items(desk, "new")
+
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', confirm))
+    browser.client.post("/rollforward/letters/selected", data=fields, headers=browser.headers)
+    desk.world.settle()
+
+    assert "Delete 2 dead letters of work?" in confirm
+    left = desk.ask(f"{API}/dead-letters/pull-queues/work").json["dead_letters"]
+    assert [letter["id"] for letter in left] == [new_id]
