@@ -48,7 +48,9 @@
     const typing = active && part.contains(active) && active.matches("input, select, textarea, pre");
     const selection = document.getSelection();
     const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-    return typing || selecting || part.querySelector("input:checked");
+    // A press would change the row that takes the place of the one that somebody has read.
+    const pointing = part.querySelector("button:hover");
+    return typing || selecting || pointing || part.querySelector("input:checked");
   };
 
   const replace = (part, fresh) => {

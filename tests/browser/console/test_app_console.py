@@ -197,6 +197,20 @@ def test_the_console_works_without_a_script(desk: str, browser: Browser) -> None
     context.close()
 
 
+def test_a_list_stays_while_the_pointer_is_on_a_button(desk: str, page: Page) -> None:
+    """Rows that are new moved it, and the press replayed another task than the one under it."""
+    page.goto(f"{desk}/dead")
+    newer = requests.get(f"{desk}/dead", timeout=30).text.replace(PATH, "/tasks/other")
+    page.get_by_role("button", name="Replay /tasks").first.hover()
+    page.route("**/dead", lambda route: route.fulfill(body=newer, content_type="text/html"))
+    for _ in range(2):
+        page.wait_for_event("response", lambda response: response.url.endswith("/dead"))
+
+    expect(page.get_by_role("link", name=PATH).first).to_be_visible()
+    page.mouse.move(0, 0)
+    expect(page.get_by_role("link", name="/tasks/other").first).to_be_visible()
+
+
 def test_the_list_is_worked_by_keyboard(desk: str, page: Page) -> None:
     """Tab reaches the boxes and the buttons, and Space selects."""
     page.goto(f"{desk}/dead")
