@@ -152,7 +152,10 @@ def _check_local(env: Mapping[str, str], project: str) -> None:
         )
     absent = [name for name in (*EMULATORS, "TASKS_URL") if not env.get(name)]
     if absent:
-        raise BadSettingsError(f"{', '.join(absent)} not set: start the app with `rollforward run`")
+        raise BadSettingsError(
+            f"{', '.join(absent)} not set: start the app with `rollforward run`, or in a test take "
+            "it from pytest's fixture `rollforward`"
+        )
 
 
 def _check_cloud(env: Mapping[str, str], project: str) -> None:

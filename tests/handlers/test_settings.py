@@ -77,6 +77,12 @@ def test_a_job_of_cloud_run_has_the_settings_of_its_service() -> None:
         DemoSettings.from_environment({**IN_A_JOB, "TASKS_URL": ""})
 
 
+def test_an_app_without_services_says_where_it_has_them() -> None:
+    """Also in a test, whose client comes from the app's own factory."""
+    with pytest.raises(BadSettingsError, match=r"not set: .*run.*, or in a test .* `rollforward`"):
+        DemoSettings.from_environment({**WHOLE[LOCAL], "TASKS_URL": ""})
+
+
 def test_app_engine_delivers_to_itself_unless_told_otherwise() -> None:
     """On App Engine tasks come through its front end; with a URL they carry tokens."""
     own = DemoSettings.from_environment(ON_APP_ENGINE)
