@@ -16,6 +16,7 @@ from rollforward.cli.commands import (
     doctor,
     lanes,
     new,
+    ping,
     queues,
     run,
     runs,
@@ -38,6 +39,7 @@ COMMANDS: tuple[Command, ...] = (
     queues.COMMAND,
     lanes.COMMAND,
     deploy.COMMAND,
+    ping.COMMAND,
 )
 EXIT_CODES = {
     0: "done",

@@ -1,10 +1,14 @@
-"""Entries of the audit trail.
+"""Entries of the audit trail, and deliveries of pings.
 
 AuditEntry
     Key: random.
     Queries: at < a time, by at descending: the newest first; at <= a time, by at: those to delete.
     Single-property index.
     Growth: one row for each change that an operator asked for; deleted after 180 days.
+PingDelivery
+    Key: the id of the ping and the queue.
+    Queries: expires <= a time, by expires: those to delete. Single-property index.
+    Growth: one row for each queue that a ping came through; deleted after a day.
 """
 
 from __future__ import annotations
@@ -31,6 +35,13 @@ class AuditEntry(ndb.Model):
     ended = ndb.DateTimeProperty(indexed=False)
 
 
+class PingDelivery(ndb.Model):
+    """The delivery of a ping through one queue."""
+
+    seconds = ndb.FloatProperty(required=True, indexed=False)  # From its creation on.
+    expires = ndb.DateTimeProperty(required=True)
+
+
 def latest_entries(until: datetime.datetime | None = None) -> Any:
     """Return the query for entries, the newest first, those before a time."""
     at: Any = AuditEntry.at
@@ -42,3 +53,9 @@ def expired_entries(now_utc: datetime.datetime) -> Any:
     """Return the query for the entries that are kept no more."""
     at: Any = AuditEntry.at
     return AuditEntry.query(at <= now_utc - AUDIT_KEPT_FOR).order(at)
+
+
+def expired_ping_deliveries(now_utc: datetime.datetime) -> Any:
+    """Return the query for the deliveries of pings that are kept no more."""
+    expires: Any = PingDelivery.expires
+    return PingDelivery.query(expires <= now_utc).order(expires)

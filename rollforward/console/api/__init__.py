@@ -28,6 +28,11 @@
     GET  /outbox?limit=                       the oldest rows of the outbox
     GET  /queues                              {"queues": [...]} with their state and limits
     POST /queues/<queue>:<verb>               pause, resume, purge; rate: {"max_per_s": 5}
+    POST /pings                               a task through each queue: 201 {"id": ...,
+                                    "queues": [{"queue", "error"}, ...]}; error: why it was not
+                                    created, or null
+    GET  /pings/<id>                          {"id", "queues": [{"queue", "delivered_after_s"}],
+                                    "last_sweep": a time}; null: not yet, or not known
     GET  /lanes                               {"lanes": [...]}, each with its backlog
     GET  /lanes/<name>?state=&after=          {"keys": [...], "next_after": ... or null}; state is
                                     "resting" for keys that are paused or blocked

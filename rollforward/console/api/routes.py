@@ -12,7 +12,7 @@ from flask import request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.console.api import changes, lanes, schedules
+from rollforward.console.api import changes, lanes, pings, schedules
 from rollforward.console.api.changes import (
     NO_DEAD_TASK,
     NO_LETTER,
@@ -348,6 +348,13 @@ def control_queue(target: str) -> ResponseReturnValue:
 
 
 @_answering
+def send_pings() -> ResponseReturnValue:
+    """Send a ping through each queue of the app."""
+    _check_empty_body()
+    return pings.send()
+
+
+@_answering
 def control_lane(name: str, target: str) -> ResponseReturnValue:
     """Pause, resume or drain a key of a lane."""
     _check_empty_body()
@@ -400,6 +407,8 @@ ROUTES: Routes = (
     ("/outbox", "GET", outbox),
     ("/queues", "GET", queues),
     ("/queues/<target>", "POST", control_queue),
+    ("/pings", "POST", send_pings),
+    ("/pings/<ping_id>", "GET", _answering(pings.show)),
     ("/lanes", "GET", _answering(lanes.list_lanes)),
     (
         "/lanes/<name>",

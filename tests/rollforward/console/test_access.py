@@ -58,6 +58,7 @@ def addresses(app: Flask, dead_id: str) -> Iterator[str]:
         "rest": "anything",
         "part": "work",
         "letter_id": "letter",
+        "ping_id": "ping",
         "key": "ada",
     }
     targets = [f"{dead_id}:{verb}" for verb in ("replay", "delete")]

@@ -10,6 +10,8 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.operations import waiting as operations
+from rollforward.operations.entities import PingDelivery
+from rollforward.operations.pings import PingArgs, ping
 from rollforward.operations.queue_control import QueueRefusedError, control_queue
 from rollforward.operations.waiting import (
     forget_queue_states,
@@ -259,3 +261,47 @@ def test_all_open_pages_share_one_list_of_queues_for_five_seconds(
     counts.append(pages())
 
     assert counts == [1, 1, 2, 3]
+
+
+def test_a_ping_arrives_once_for_each_request(desk: Desk) -> None:
+    """A second request with its key sends none, and a second delivery changes nothing."""
+    headers = {"Idempotency-Key": "p1"}
+
+    sent = desk.change("/pings", headers=headers)
+    before = desk.ask(f"{API}/pings/{sent.json['id']}").json["queues"]
+    count = waiting(desk)
+    desk.world.settle()
+    again = desk.change("/pings", headers=headers)
+    after = desk.ask(f"{API}/pings/{sent.json['id']}").json["queues"]
+    with desk.world.context():
+        ping.work(desk.world.clients, PingArgs(sent.json["id"], "default", 0.0))
+
+    assert (sent.status_code, again.json, count, waiting(desk)) == (201, sent.json, 1, 0)
+    assert sent.json["queues"] == [{"queue": name, "error": None} for name in ("default", "outbox")]
+    assert [row["delivered_after_s"] for row in before] == [None, None]
+    assert all(0 <= row["delivered_after_s"] < 60 for row in after)
+    assert desk.ask(f"{API}/pings/{sent.json['id']}").json["queues"] == after
+
+
+def test_deliveries_of_pings_are_kept_for_a_day(desk: Desk) -> None:
+    """A sweep deletes them."""
+    desk.change("/pings")
+    desk.world.settle()
+
+    def swept(hours: int) -> int:
+        desk.world.clock.sleep(hours * 3600)
+        desk.world.registry.sweep(desk.world.clients, "operations", deletes=True)
+        return len(PingDelivery.query().fetch())
+
+    with desk.world.context():
+        assert [swept(23), swept(2)] == [2, 0]
+
+
+def test_a_reader_sends_no_ping_and_sees_those_of_others(desk: Desk) -> None:
+    """An id that is too long, or a body with arguments, is refused."""
+    sent = desk.change("/pings")
+
+    assert desk.change("/pings", role="read").status_code == 403
+    assert desk.ask(f"{API}/pings/{sent.json['id']}", role="read").status_code == 200
+    assert desk.ask(f"{API}/pings/{'x' * 101}").status_code == 404
+    assert desk.change("/pings", {"queue": "default"}).status_code == 400
