@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pymemcache.client.base import PooledClient
-from pymemcache.exceptions import MemcacheError
 
 from rollforward.tracing.spans import leaf_span
 
@@ -166,10 +165,11 @@ class MemcachedCache(Cache):
             if not self._away_until:  # Once an outage, and not twice a second and thread.
                 log.warning("memcached is away; this process goes on without it: %s", error)
             self._away_until = self._monotonic() + COOLDOWN_S
-        except (MemcacheError, RuntimeError) as error:
+        except Exception as error:
             # This operation alone: a value too large, an empty pool, or a connection of the pool
-            # from before the server was restarted, of which each fails once.
-            log.warning("memcached refuses: %s", error)
+            # from before the server was restarted, of which each fails once. pymemcache has no
+            # error of its own for an answer to another question, as of another program.
+            log.warning("memcached refuses: %r", error)
         else:
             if self._away_until:
                 self._away_until = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -205,6 +207,30 @@ def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:
         cache.close()
         for line in accepted:
             line.close()
+
+
+class _Garbage(socketserver.BaseRequestHandler):
+    """A program on memcached's port that gives each call the same answer."""
+
+    def handle(self) -> None:
+        while self.request.recv(4_096):
+            self.request.sendall(b"VALUE x 0 5\r\nhello\r\n\x00\xff garbage\r\n")
+
+
+def test_an_answer_to_another_question_is_a_miss() -> None:
+    """Visitors were answered by 500, and members of batches ran again and again.
+
+    Each operation has an error of Python's own from pymemcache, as a KeyError of `get`.
+    """
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Garbage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        cache = MemcachedCache("{}:{}".format(*server.server_address))
+        answers = [cache.get("a"), cache.set("a", b"1", 9), cache.add("a", b"1", 9)]
+        answers += [cache.delete("a"), cache.incr("a", 1, 9), cache.incr_existing("a", 1)]
+        server.shutdown()
+        cache.close()
+
+    assert not any(answers)
 
 
 def test_an_empty_pool_is_a_miss_and_the_server_is_not_blamed(cache: MemcachedCache) -> None:
