@@ -244,6 +244,9 @@ def fail(row: FlowRun, reason: str, step: str = "") -> None:
 
 def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
     """Mark a flow as failed whose code has failed too often between its steps."""
+    # The first line says why, and the end of the stack where.
+    head, _, stack = reason.partition("\n")
+    short = f"{head[:300]}\n{stack[300 - MAX_REASON_CHARS + 1 :]}".strip()
 
     def body() -> None:
         row: FlowRun | None = run_key(args.run_id).get()
@@ -251,7 +254,7 @@ def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
             return  # A run before this one has failed.
         if row.state in (RUNNING, UNDOING):
             check_silent(clients, row)
-            fail(row, reason[-MAX_REASON_CHARS:])
+            fail(row, short)
             row.put()
 
     log.error("the flow %s failed: %s", args.run_id, reason)

@@ -388,7 +388,8 @@ def test_a_mistake_between_steps_fails_the_flow_and_loses_nothing(world: World) 
         world.settle(patience_s=60)
     state = settle(world)
     assert state.state == "failed"
-    assert "mistake" in state.reason
+    assert state.reason.startswith("gave up after 10 failures: KeyError: 'mistake'\n")
+    assert 'return {}["mistake"]' in state.reason
     CODE.run = lambda step: step.outside("a", CODE.act, "a")
     probe.retry(world.clients, ID)
     assert (settle(world).result, CODE.done) == ("a", ["a"])
