@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.datastore.transactions import is_in_transaction, transact
+from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import MessageLane
+from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.schedules import cron as times
 from rollforward.schedules.cron import Missed
 from rollforward.schedules.entities import row_key
 from rollforward.schedules.ticks import DeclaredSchedule, delete_row, put_row
 from rollforward.tasks.declaration import task
-from rollforward.tasks.parameters import declared_name, lane_key, with_clients
+from rollforward.tasks.parameters import declared_name, lane_key
 
 # Behind it the key of a row has a bar, and the id.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
@@ -54,7 +56,8 @@ class UserSchedules(DeclaredSchedule):
     def lane_of(self, row_id: str) -> MessageLane | None:
         return self.lane(row_id) if self.lane is not None else None
 
-    def put(self, /, *args: Any, tz: str = "UTC") -> None:
+    @optional_clients
+    def put(self, clients: Clients, row_id: str, cron: str, work: Any, *, tz: str = "UTC") -> None:
         """Set the schedule of an id: `put("user-17", "0 8 * * *", remind.bind("u17"), tz=...)`.
 
         In a transaction it is committed with that. A call that changes nothing writes nothing.
@@ -64,14 +67,13 @@ class UserSchedules(DeclaredSchedule):
             BadLaneError: nor if the id can be no key of the lane.
             UnknownTaskError: nor if no registry of the app has the work, or the lane.
         """
-        clients, (row_id, cron, task_args) = with_clients(args)
         times.check(cron, tz)
         _check_id(row_id)
         self.task.check_registered(clients)
         lane = self.lane_of(row_id)
         if lane is not None:
             lane_key(lane).check_registered(clients)
-        body = self.task.message(task_args).body.decode()
+        body = self.task.message(work).body.decode()
         key = row_key(self.name, row_id)
 
         def write() -> None:

@@ -185,6 +185,12 @@ def test_a_schedule_that_is_changed_twice_within_a_tick_needs_no_sweep(world: Wo
         assert sorted(run.tag for run in TickRun.query().fetch()) == ["other", "report", "u1"]
 
 
+def test_a_call_without_its_work_says_what_is_missing(world: World) -> None:
+    """T4: as mypy does; it was a ValueError about unpacking."""
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'work'"):
+        USERS.put(world.clients, "u1", EVERY_TEN)  # type: ignore[call-arg]
+
+
 @one_emulator
 def test_the_lane_of_a_row_is_told_its_whole_id(world: World) -> None:
     """T4: which may have a bar in it."""
