@@ -48,6 +48,10 @@ _ADVICE = tuple(
             "service is unavailable|arguments cannot be read",
             f"{NOTHING}: it is retried; if it lasts, `rollforward doctor`",
         ),
+        (
+            r"^refused \w+ '/(metrics|control|cron)\b",
+            "send a token of the platform's console: docs/operations.md, Gauges, has the command",
+        ),
         ("^refused ", "send it through its queue: task endpoints accept Cloud Tasks alone"),
         (
             "waits for another version",

@@ -246,6 +246,7 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
             "mend what ends them",
         ),
         ("WARNING rollforward.flask.guards.auth: refused POST '/tasks/x'", "through its queue"),
+        ("WARNING rollforward.flask.guards.auth: refused GET '/metrics': 'no token'", "a token of"),
     ],
 )
 def test_a_line_of_the_library_says_what_to_do(line: str, advice: str) -> None:
