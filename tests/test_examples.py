@@ -27,6 +27,7 @@ from docs.examples import (
     ship_purchases,
     sum_up_sales,
 )
+from rollforward.local.target import Target
 from rollforward.runtime import Clients, Meter, open_cache, open_datastore
 from tests.infra.documents import PACKAGES, ROOT, sources, text_of
 
@@ -147,9 +148,11 @@ def test_the_readme_shows_what_make_run_prints() -> None:
     shown = re.findall(r"^  ✓ (App|Console|[A-Z][\w ]+?|memcached)  ", quick_start, re.MULTILINE)
     services = re.findall(r'ServiceState\(\s*"([\w ]+)"', stack)
     assert set(services) <= set(shown)
-    for words in ("kept here, delivered to nobody", "from cron.yaml", "in memory", "kept in .dev/"):
+    for words in ("kept here, delivered to nobody", "in memory", "kept in .dev/"):
         assert words in stack
         assert words in quick_start
+    target = Target("main:serve", ROOT, ROOT / "queue.yaml", ROOT / "cron.yaml")
+    assert target.cron_source in quick_start
 
 
 def test_no_example_takes_a_kind_of_another_module() -> None:

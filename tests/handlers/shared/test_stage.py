@@ -196,7 +196,7 @@ def test_while_faults_strike_the_time_left_leaves_room_for_a_retry(world: World)
     """A page that is struck at the very end waits for its lease."""
     totals = RunTotals(99, 0, 0, 0, 0, 0, 1, Cost())
     started = datetime.datetime(2030, 1, 1)  # noqa: DTZ001  As Datastore has it.
-    run = RunProgress("r", "running", 100, totals, 10.0, [], started=started)
+    run = RunProgress("r", "running", 100, totals, 10.0, [], started=started, requested=100)
 
     assert time_left(run, Stage()) == pytest.approx(10 / 99)
     assert time_left(run, Stage(switches=frozenset({"errors"}))) == STRUCK_S

@@ -246,7 +246,7 @@ def test_a_run_takes_as_long_as_its_lowest_rate_and_its_last_page_say(
     )
     now = RunProgress(
         *("run", RUNNING, 10, totals, 5.0, []),
-        held_s=held_s, max_rate=max_rate, recent_rate=recent_rate,
+        requested=10, held_s=held_s, max_rate=max_rate, recent_rate=recent_rate,
     )  # fmt: skip
 
     assert now.left_s == left_s
