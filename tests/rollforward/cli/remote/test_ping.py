@@ -6,6 +6,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,8 +33,8 @@ def desk(services: Services) -> Desk:
 @pytest.fixture
 def settling(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the queues deliver while the command waits."""
-    monkeypatch.setattr(ping, "PAUSE_S", 0.0)
-    monkeypatch.setattr(time, "sleep", lambda _: desk.world.settle())
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: desk.world.settle())
+    monkeypatch.setattr(ping, "time", clock)
 
 
 def queues_of(desk: Desk) -> list[str]:
