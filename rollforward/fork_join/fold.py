@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,7 +44,7 @@ from rollforward.fork_join.entities import (
 from rollforward.fork_join.parked import Replay, park_in_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.texts import describe_error
+from rollforward.runtime.texts import error_with_stack
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 from rollforward.tasks.waits import version_pause_s
@@ -329,8 +328,7 @@ def _count_failure(
     Args:
         is_alone: Others of its batch succeeded, so this item is at fault.
     """
-    stack = "".join(traceback.format_exception(error))
-    reason = f"{describe_error(error)}\n{stack}"
+    reason = error_with_stack(error)
     dead_id = clients.new_id()
 
     def body() -> bool:

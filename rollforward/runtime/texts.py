@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 
 
 def has_unpaired_surrogate(text: str) -> bool:
@@ -42,6 +43,11 @@ def describe_error(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # Code of the app writes it: `__str__`.
         return type(error).__name__
+
+
+def error_with_stack(error: BaseException) -> str:
+    """Return an error as `describe_error` does, and its traceback below: lists show one line."""
+    return f"{describe_error(error)}\n{''.join(traceback.format_exception(error))}"
 
 
 def within_json(text: str, max_bytes: int) -> str:

@@ -146,9 +146,15 @@ def short_reason(reason: str) -> str:
 
     >>> short_reason(f"gave up. {_TRACEBACK}  File 'x'\\n    y()\\nshop.NoPartyError: Note: z\\n")
     'gave up. shop.NoPartyError: Note: z'
+    >>> short_reason(f"gave up: NoPartyError: z\\n{_TRACEBACK}  File 'x'\\nshop.NoPartyError: z\\n")
+    'gave up: NoPartyError: z'
     """
     error = _raised(reason)
-    return reason.partition(_TRACEBACK)[0] + error if error else reason
+    if not error:
+        return reason
+    head = reason.partition(_TRACEBACK)[0]
+    # Lines of their own name the error already: `error_with_stack`.
+    return head.rstrip() if head.endswith("\n") else head + error
 
 
 def _raised(reason: str) -> str:

@@ -31,9 +31,10 @@ MAX_FAILED = 1_000
 MAX_LISTED = 20
 # Each costs a query.
 MAX_PARTS_WITH_LETTERS = 20
-_COUNTED_GAUGES = {"dead_tasks_open", "flows_failed", "streams_dead_letters"}
-_COUNTED_GAUGES |= {"pull_queue_dead_letters", "outbox_oldest_seconds"}
-_COUNTED_GAUGES |= {"outbox_oldest_unacked_seconds"}
+_COUNTED_GAUGES = (
+    *("dead_tasks_open", "flows_failed", "streams_dead_letters", "pull_queue_dead_letters"),
+    *("outbox_oldest_seconds", "outbox_oldest_unacked_seconds"),
+)
 _KINDS = {"flows": "flow", "materialized-views": "view build"}
 # As docs/operations.md says of the gauges.
 LATE_S, UNACKED_LATE_S, SWEEP_LATE_S = 120.0, 600.0, 600.0

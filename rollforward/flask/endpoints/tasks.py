@@ -40,7 +40,7 @@ from rollforward.flask.endpoints.delivery_log import DeliveryLines
 from rollforward.flask.endpoints.delivery_metrics import measured, note_outcome
 from rollforward.flask.guards.auth import tasks_only
 from rollforward.fork_join import OutcomeUnknownError
-from rollforward.runtime.texts import describe_error
+from rollforward.runtime.texts import describe_error, error_with_stack
 from rollforward.tasks import attempts, dead_tasks, waits
 from rollforward.tasks.attempts import FAILED, LOST_RACE, RetryLaterError, TaskDelivery
 from rollforward.tasks.declaration import Task
@@ -165,7 +165,7 @@ def _failed(
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery, describe_error(error))
     if failures >= task.max_attempts:
-        reason = f"gave up after {failures} failures: {describe_error(error)}\n{stack}"
+        reason = f"gave up after {failures} failures: {error_with_stack(error)}"
         answer = _give_up(task, args, delivery, reason, type(error).__name__)
         if answer != _DONE or not settings().is_local:
             return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
-from rollforward.runtime.texts import describe_error, storable
+from rollforward.runtime.texts import describe_error, error_with_stack, storable
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.dead_task_entities import error_class
 from rollforward.tasks.declaration import Task, hashed_name
@@ -111,9 +110,8 @@ def end_of(error: BaseException, *, failures: int, max_attempts: int) -> End:
     if isinstance(error, (Unavailable, *TRANSIENT)):
         return Later(UNAVAILABLE_PAUSE_S, text, outcome=Outcome.UNAVAILABLE)
     failures += 1
-    stack = "".join(traceback.format_exception(error))
     if failures >= max_attempts:
-        return Dead(f"gave up after {failures} failures: {text}\n{stack}")
+        return Dead(f"gave up after {failures} failures: {error_with_stack(error)}")
     return Later(pause_s(failures), text, is_failure=True, outcome=Outcome.FAILED)
 
 
