@@ -32,6 +32,17 @@ EXITS = (SystemExit, CancelledError)
 APP_ERRORS = (Exception, *EXITS)
 
 
+class ControlFlow(BaseException):
+    """Ends code of the app, and is no error of it."""
+
+
+SIGNALS = (ControlFlow, KeyboardInterrupt, GeneratorExit)
+
+
+class NotAnExceptionError(Exception):
+    """Code of the app has raised a BaseException, as packages do that limit the time of a call."""
+
+
 class OtherNamespaceError(Exception):
     """The context has another namespace than its client, where no task and no sweep would look."""
 
@@ -39,6 +50,20 @@ class OtherNamespaceError(Exception):
 def tasklet_result(returned: Any) -> Any:
     """Return what a function has returned; of a tasklet of ndb its result, once it has ended."""
     return returned.result() if isinstance(returned, ndb.Future) else returned
+
+
+def run_app(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Return the result of code of the app, a tasklet of ndb or not.
+
+    Raises:
+        NotAnExceptionError: it has raised another BaseException, which would count as no failure.
+    """
+    try:
+        return tasklet_result(function(*args, **options))
+    except (*APP_ERRORS, *SIGNALS):
+        raise
+    except BaseException as error:
+        raise NotAnExceptionError(f"{type(error).__name__}: {error}") from error
 
 
 def runs_when_called(function: Callable[..., object]) -> bool:

@@ -40,7 +40,7 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from rollforward.datastore.contexts import ADVICE, EXITS, NESTED, runs_when_called, tasklet_result
+from rollforward.datastore.contexts import ADVICE, NESTED, SIGNALS, runs_when_called, tasklet_result
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
@@ -285,7 +285,9 @@ def _attempt(body: Callable[[], T], transaction: Transaction) -> T:
     def run() -> T:
         try:
             return run_body(body, transaction)
-        except EXITS as exit_:
+        except (Exception, *SIGNALS):
+            raise
+        except BaseException as exit_:
             exits.append(exit_)
             raise RuntimeError("the body has exited") from exit_
 

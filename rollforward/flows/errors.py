@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollforward.datastore.contexts import ControlFlow
 from rollforward.tasks.errors import Retry
 
 
@@ -59,19 +60,19 @@ class NotDueError(Retry):
     """The flow waits for a time that has come by the queue's clock, and by this machine's not."""
 
 
-class Suspended(BaseException):
+class Suspended(ControlFlow):
     """The flow waits, and its row says for what: this delivery is over.
 
     Not an `Exception`, so that a flow's own `except Exception` lets it pass.
     """
 
 
-class Interrupted(BaseException):
+class Interrupted(ControlFlow):
     """An error that is none of a step's ends the delivery; its cause is that error.
 
     Not an `Exception`, so that a flow's code cannot take it for the outcome of a step.
     """
 
 
-class Unwinding(BaseException):
+class Unwinding(ControlFlow):
     """The code of a flow has come to a step that never began, and the flow is being undone."""

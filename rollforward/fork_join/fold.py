@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 import pydantic
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.datastore.versions import commit_if_current
@@ -256,7 +256,7 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
     for key, packs_of_key in by_key.items():
         items = [item for _, part_of_items in packs_of_key for item in part_of_items]
         with _span(folding, [pack for pack, _ in packs_of_key], len(items)):
-            results = tasklet_result(folding.join(clients, Batch(key, epoch, opened), items))
+            results = run_app(folding.join, clients, Batch(key, epoch, opened), items)
         if results is not None:
             _put_results(clients, packs_of_key, list(results))
         count += len(items)

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, get_type_hints
 
-from rollforward.datastore.contexts import runs_when_called, tasklet_result
+from rollforward.datastore.contexts import run_app, runs_when_called
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.process.current import current_clients
@@ -177,7 +177,7 @@ def _to_its_end(function: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(function)
     def work(*args: Any, **options: Any) -> object:
-        return tasklet_result(function(*args, **options))
+        return run_app(function, *args, **options)
 
     return work
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import grpc
 
+from rollforward.datastore.contexts import ControlFlow
 from rollforward.runtime import Cache
 from rollforward.runtime.channel.failed_call import FailedCall
 from rollforward.runtime.channel.rpc import _BlockingCall as BlockingCall
@@ -51,7 +52,7 @@ KINDS = (ERROR, REPLY_LOST, CRASH_BEFORE, CRASH_AFTER)
 FLUSH, OVERLAP, MEANWHILE = "flush", "overlap", "meanwhile"
 
 
-class Crash(BaseException):
+class Crash(ControlFlow):
     """The process died."""
 
 

@@ -34,7 +34,7 @@ from rollforward.continuations.pages.lease import (
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.sources import Slice, Span, read_page
-from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
@@ -323,7 +323,7 @@ class _PageAttempt:
             if item is None:
                 error = gone()
             else:
-                tasklet_result(deliver(item))
+                run_app(deliver, item)
         except ItemError as item_error:
             error = item_error
         except PASSED_ON:
@@ -428,9 +428,7 @@ class _PageAttempt:
         present = [(position, item) for position, item in group if item is not None]
         errors: dict[int, ItemError | None] = {position: gone() for position, _ in group}
         if present:
-            answers = tasklet_result(
-                ask(self.clients, self.job_args, [item for _, item in present])
-            )
+            answers = run_app(ask, self.clients, self.job_args, [item for _, item in present])
             if answers is None:
                 answers = [None] * len(present)
             errors.update(zip([position for position, _ in present], answers, strict=True))

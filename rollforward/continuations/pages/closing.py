@@ -18,7 +18,7 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.progress import store_totals
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import run_app
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -40,7 +40,7 @@ def close_from(
 def finish(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> None:
     """Call the job's `on_finished`, then keep the totals: without totals it was not called."""
     if job.on_finished is not None:
-        tasklet_result(job.on_finished(clients, job.load(run.args)))
+        run_app(job.on_finished, clients, job.load(run.args))
     store_totals(run.key.id())
 
 

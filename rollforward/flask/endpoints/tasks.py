@@ -31,7 +31,7 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask import spans
 from rollforward.flask.context import clients, registry, request_notes, settings
@@ -129,7 +129,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
         return _give_up(task, args, delivery, reason)
     with delivery_log.capture(_task_of(delivery)) as lines:
         try:
-            task.work(clients(), args)
+            run_app(task.work, clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
             return _give_up(task, args, delivery, describe_error(error), type(error).__name__)
         except OtherVersionError as error:
@@ -242,7 +242,7 @@ def _give_up(
     if task.on_give_up is None:
         return _dead_letter(delivery, reason, error_class)
     try:
-        task.on_give_up(clients(), args, reason)
+        run_app(task.on_give_up, clients(), args, reason)
     except MUST_WAIT as error:
         log.info("%s is given up later: %s", task.path, error)
         note_outcome(Outcome.LOST_RACE)

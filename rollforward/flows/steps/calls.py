@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flows.errors import BadStepError, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import values
@@ -46,7 +46,7 @@ class StepCall:
     is_undo: bool = False
 
     def run(self) -> Any:
-        return tasklet_result(self.function(*self.args, **self.options))
+        return run_app(self.function, *self.args, **self.options)
 
     def first_record(self, now_s: float) -> StepRecord:
         """Return the record of the step as it begins."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from google.cloud import ndb
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.gathered import replays
@@ -120,7 +120,7 @@ def _end(gathered: Gathered[Any], holder: Holder, window: Window, rows: Sequence
         return ends.unknown(f"BadArgumentsError: {error}")
     try:
         key = unquote(holder.lane_id.partition("|")[2])
-        tasklet_result(gathered.work(holder.clients, key, calls))
+        run_app(gathered.work, holder.clients, key, calls)
     except APP_ERRORS as error:
         end = ends.end_of(error, failures=window.failures, max_attempts=gathered.max_attempts)
         if isinstance(end, Dead) or (isinstance(end, Later) and end.is_failure):

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
@@ -223,7 +223,7 @@ def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
     except Exception as error:
         return _end_of(error, task, declared)
     try:
-        declared.work(clients, args)
+        run_app(declared.work, clients, args)
     except APP_ERRORS as error:
         end = _end_of(error, task, declared)
         if isinstance(end, Dead) or (isinstance(end, Later) and end.is_failure):

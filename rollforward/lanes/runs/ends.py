@@ -11,7 +11,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.commit import Commit
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.conversion.protobufs import protobuf_of_key
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
@@ -256,7 +256,7 @@ def _handled(
     clients = holder.clients
     assert declared.on_give_up is not None
     try:
-        declared.on_give_up(clients, args, reason)
+        run_app(declared.on_give_up, clients, args, reason)
     except APP_ERRORS as error:
         log.exception("the handler of a task that was given up failed: %r", task.path[:100])
         return _handled_later(task, declared, error, reason)

@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 from google.cloud import ndb
 
 from rollforward import outbox
-from rollforward.datastore.contexts import tasklet_result
+from rollforward.datastore.contexts import run_app
 from rollforward.fork_join import ForkJoin
 from rollforward.materialized_views import ViewGroup
 from rollforward.runtime.clients import Clients
@@ -239,7 +239,7 @@ class EffectSink(Sink):
         return record
 
     def act(self, clients: Clients, record: SinkRecord) -> None:
-        tasklet_result(self.effect(clients, record))
+        run_app(self.effect, clients, record)
 
     def write(self, clients: Clients, values: Sequence[SinkRecord]) -> None:
         for record in values:

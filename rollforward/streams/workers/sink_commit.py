@@ -8,7 +8,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import bodies
-from rollforward.datastore.contexts import APP_ERRORS, tasklet_result
+from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.texts import describe_error
@@ -42,7 +42,7 @@ def deliver(clients: Clients, sink: Sink, values: Sequence[Any], commit: Commit)
             raise ChangedError(f"{key.name} was written since")
         _write(clients, commit)
         try:
-            tasklet_result(sink.write(clients, values))  # type: ignore[func-returns-value]
+            run_app(sink.write, clients, values)
         except REFUSALS as error:  # A lost race is Aborted instead.
             raise SinkFailedError(describe_error(error)) from error
         except (rpc_errors.GoogleAPIError, Retry, Unavailable):

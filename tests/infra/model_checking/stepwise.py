@@ -29,6 +29,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
 from rollforward.datastore.bodies import PlainRow
+from rollforward.datastore.contexts import ControlFlow
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.memory_datastore import Memory, one_by_one, versions_of_packs
@@ -40,7 +41,7 @@ NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 FLUSHED_WITHIN_S = 60
 
 
-class Paused(BaseException):
+class Paused(ControlFlow):
     """A process stops here."""
 
 

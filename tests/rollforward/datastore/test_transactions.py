@@ -123,7 +123,7 @@ def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize("exit_", EXITS)
+@pytest.mark.parametrize("exit_", [*EXITS, BaseException])
 def test_a_body_that_exits_leaves_no_row_locked(
     watched_world: World, exit_: type[BaseException]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollforward.datastore.contexts import ControlFlow
 from rollforward.query_cache import CachedQuery
 from rollforward.query_cache.call import MAX_HOLDERS
 from rollforward.query_cache.entry import CacheEntry
@@ -93,7 +94,7 @@ def test_a_thread_waits_for_another_one_beyond_the_lease(
     assert len(states) == 20
 
 
-class KilledError(BaseException):
+class KilledError(ControlFlow):
     """Ends a thread."""
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollforward.datastore.contexts import ControlFlow
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.model.codecs import ValueCodec
 from rollforward.streams.model.errors import MissingCodeError
@@ -134,7 +135,7 @@ def imported(path: Path, *codecs: ValueCodec) -> Desk:
     return desk
 
 
-class Killed(BaseException):
+class Killed(ControlFlow):
     """The process has died."""
 
 

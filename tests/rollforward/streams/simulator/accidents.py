@@ -6,13 +6,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollforward.datastore.contexts import ControlFlow
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.storage.remote_calls import Wake
 
 FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 
 
-class KilledError(BaseException):
+class KilledError(ControlFlow):
     """A hook has killed its process."""
 
 
