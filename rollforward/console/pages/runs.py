@@ -35,6 +35,8 @@ VERB_WORDS = {
     "rebuild": "Rebuild",
 }
 STEP_VERB_WORDS = {"cancel": "Cancel and undo", "retry": "Retry"}
+UNDOES = "The undo steps that it declared run now. It cannot be resumed."
+COMPLETES = "Its members that wait do not run, and its callback does, now."
 ENDED = ("done", "skipped", "failed")
 # What is unknown comes last.
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
@@ -95,6 +97,7 @@ def runs() -> ResponseReturnValue:
         is_first=not started_before,
         first=with_query("/runs", **fields),
         word_of=_verb_word,
+        consequence_of=_consequence,
         retry_alls=_retry_alls(choice, listed.runs),
         key=clients().new_id(),
     )
@@ -124,6 +127,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         lanes=run_pictures.lanes_of(details, now_s),
         attempts_url=_attempts_url(pattern, run_id),
         word_of=_verb_word,
+        consequence_of=_consequence,
         retry_url=partial(_retry_url, pattern, run_id),
         item_words=item_words,
         tree=[{**vars(branch), "run": _to_values(branch.run)} for branch in details.tree],
@@ -247,6 +251,13 @@ def _verb_word(pattern: str, verb: str) -> str:
     if _has_steps(pattern):
         return STEP_VERB_WORDS.get(verb, VERB_WORDS[verb])
     return VERB_WORDS[verb]
+
+
+def _consequence(pattern: str, verb: str) -> str:
+    """Return the consequence of a change that cannot be taken back; "": it can be."""
+    if verb != "cancel":
+        return ""
+    return UNDOES if _has_steps(pattern) else COMPLETES if pattern == "batches" else ""
 
 
 def _retry_alls(choice: Mapping[str, str], runs: Sequence[Run]) -> Mapping[str, str]:
