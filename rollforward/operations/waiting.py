@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import math
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +20,7 @@ from rollforward.outbox.entities import (
 )
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import time_text
+from rollforward.runtime.process.recent_answer import RecentAnswer
 from rollforward.tasks.attempt_entities import TaskAttempts, latest_attempts
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState, WaitingPage
 from rollforward.tasks.runs import parse_cursor, timed_cursor
@@ -70,38 +68,19 @@ def queue_states(clients: Clients) -> Sequence[QueueState]:
         raise CannotListError(_NO_RIGHT.format("cloudtasks.queues.list")) from error
 
 
-class _RecentQueueStates:
-    """The states of the queues as they were asked last; None: they cannot be listed."""
-
-    def __init__(self) -> None:
-        self._states: Sequence[QueueState] | None = None
-        self._ends_s = -math.inf  # By time.monotonic.
-        self._changes = 0  # An answer from before the last one is not kept.
-        self._lock = threading.Lock()
-
-    def states(self, clients: Clients) -> Sequence[QueueState] | None:
-        with self._lock:
-            if time.monotonic() >= self._ends_s:
-                changes = self._changes
-                try:
-                    self._states = queue_states(clients)
-                except (CannotListError, rpc_errors.GoogleAPICallError):
-                    self._states = None
-                if changes == self._changes:
-                    self._ends_s = time.monotonic() + STATES_KEPT_S
-            return self._states
-
-    def forget(self) -> None:
-        self._changes += 1
-        self._ends_s = -math.inf
-
-
 def recent_queue_states(clients: Clients) -> Sequence[QueueState] | None:
     """Return the queues as this process asked for them within five seconds.
 
     All pages that are open share one call. None: they cannot be listed.
     """
-    return _recent(clients).states(clients)
+
+    def ask() -> Sequence[QueueState] | None:
+        try:
+            return queue_states(clients)
+        except (CannotListError, rpc_errors.GoogleAPICallError):
+            return None
+
+    return _recent(clients).get(ask, STATES_KEPT_S)
 
 
 def forget_queue_states(clients: Clients) -> None:
@@ -109,8 +88,8 @@ def forget_queue_states(clients: Clients) -> None:
     _recent(clients).forget()
 
 
-def _recent(clients: Clients) -> _RecentQueueStates:
-    return clients.process_state.get_or_create("operations:queues", _RecentQueueStates)
+def _recent(clients: Clients) -> RecentAnswer[Sequence[QueueState] | None]:
+    return clients.process_state.get_or_create("operations:queues", RecentAnswer)
 
 
 def list_waiting(clients: Clients, queue: str, *, cursor: str = "", limit: int = 20) -> WaitingPage:

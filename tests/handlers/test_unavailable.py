@@ -70,16 +70,16 @@ def test_nobody_waits_in_line_for_services_that_are_slow(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S24: concurrent callers get the last answer."""
-    state = browser.app.extensions["health"]
-    state.elapsed_s = iter(range(0, 100, 10)).__next__
-    answers = list[int]()
+    browser.app.extensions["health"].elapsed_s = iter(range(0, 100, 10)).__next__
+    asked, answers = list[int](), list[int]()
 
     def ask() -> dict[str, bool]:
-        if state._states is not None:  # In the middle of the second question.
+        asked.append(1)
+        if len(asked) == 2:
             in_threads(
                 lambda: answers.append(Browser(browser.app).get("/health/ready").status_code)
             )
-        return dict.fromkeys(SERVICES, state._states is None)
+        return dict.fromkeys(SERVICES, len(asked) == 1)
 
     monkeypatch.setattr(health, "_check", ask)
 

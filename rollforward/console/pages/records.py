@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 from flask import request
 from flask.typing import ResponseReturnValue
@@ -17,6 +15,7 @@ from rollforward.console.pages.frame import Routes, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.look.lists import ListChoice
 from rollforward.operations import list_audit
+from rollforward.runtime.process.recent_answer import RecentAnswer
 from rollforward.tasks.pattern import Gauge
 
 # As operations/alerts.yaml has them; an alert also waits for some minutes.
@@ -50,25 +49,12 @@ KEPT_S = 30.0
 SHOWN_LABELS = 3
 
 
-@dataclass
-class _RecentAlerts:
-    """Gauges above their alerts as this process read them last, for all pages that are open."""
-
-    ends_s: float = -math.inf  # By time.monotonic.
-    texts: Mapping[str, str] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def read(self) -> Mapping[str, str]:
-        with self.lock:
-            if time.monotonic() >= self.ends_s:
-                self.texts = _alert_texts(*registry().read_gauges(clients()))
-                self.ends_s = time.monotonic() + KEPT_S
-            return self.texts
-
-
 def recent_alerts() -> Mapping[str, str]:
     """Return each gauge above its alert in words, by its name, as of the last half minute."""
-    return clients().process_state.get_or_create("console:alerts", _RecentAlerts).read()
+    recent: RecentAnswer[Mapping[str, str]] = clients().process_state.get_or_create(
+        "console:alerts", RecentAnswer
+    )
+    return recent.get(lambda: _alert_texts(*registry().read_gauges(clients())), KEPT_S)
 
 
 def _alert_texts(gauges: Iterable[Gauge], unread: Sequence[str]) -> Mapping[str, str]:

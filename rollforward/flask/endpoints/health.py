@@ -5,10 +5,7 @@ The endpoints are public, so the services are pinged at most once a second for a
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from flask import Blueprint, Flask, current_app, jsonify
 from flask.typing import ResponseReturnValue
@@ -16,6 +13,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.flask.context import clients, settings
+from rollforward.runtime.process.recent_answer import RecentAnswer
 
 bp = Blueprint("rollforward_health", __name__)
 
@@ -25,34 +23,10 @@ KEPT_S = 1.0
 NEEDED = {"datastore": "Datastore", "tasks": "Cloud Tasks"}
 
 
-@dataclass
-class ServiceHealth:
-    """The services' states at the last ping."""
-
-    elapsed_s: Callable[[], float] = time.monotonic
-    _states: dict[str, bool] | None = None
-    _asked_at_s: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def states(self) -> dict[str, bool]:
-        """Return the services' states of the last second, or ping them.
-
-        During another caller's ping this returns the previous states, so no caller waits in line.
-        """
-        if not self._lock.acquire(blocking=self._states is None):
-            return dict(self._states or {})
-        try:
-            if self._states is None or self.elapsed_s() - self._asked_at_s >= KEPT_S:
-                self._states, self._asked_at_s = _check(), self.elapsed_s()
-            return dict(self._states)
-        finally:
-            self._lock.release()
-
-
 def register(app: Flask) -> None:
     """Mount the endpoints."""
     app.register_blueprint(bp)
-    app.extensions["health"] = ServiceHealth()
+    app.extensions["health"] = RecentAnswer()
 
 
 @bp.get("/health/live")
@@ -87,8 +61,8 @@ def outage_advice(states: Mapping[str, bool]) -> str:
 
 def service_states() -> dict[str, bool]:
     """Return which services answer, or did within a second."""
-    health: ServiceHealth = current_app.extensions["health"]
-    return health.states()
+    health: RecentAnswer[dict[str, bool]] = current_app.extensions["health"]
+    return dict(health.get(_check, KEPT_S))
 
 
 def _check() -> dict[str, bool]:

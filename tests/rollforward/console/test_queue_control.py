@@ -22,6 +22,7 @@ from rollforward.operations.waiting import (
 from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.recent_answer import RecentAnswer
 from rollforward.tasks import Task
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
 from tests.infra.world import Services
@@ -250,7 +251,7 @@ def test_all_open_pages_share_one_list_of_queues_for_five_seconds(
         return asked["queues"]
 
     monkeypatch.setattr(operations, "queue_states", list_queues)
-    monkeypatch.setattr(operations, "time", SimpleNamespace(monotonic=lambda: now_s))
+    clients.process_state.get_or_create("operations:queues", lambda: RecentAnswer(lambda: now_s))
 
     counts = [pages()]
     now_s += operations.STATES_KEPT_S - 0.1
