@@ -72,7 +72,7 @@ def test_a_killed_process_is_known_to_be_dead(other: subprocess.Popen[str], tmp_
     assert ProcessFile.read(one.mine.path.read_bytes()) == requests
 
 
-@pytest.mark.parametrize("owner", ["", "owner", "owner@elsewhere/1.x", "owner@{}/../1.x", "@{}/"])
+@pytest.mark.parametrize("owner", ["", "owner", "owner@elsewhere/1.y", "owner@{}/../1.x", "@{}/"])
 def test_nobody_else_is_taken_for_dead(owner: str, tmp_path: Path) -> None:
     """Not one who did not sign, nor one of another instance, nor a name that leads elsewhere."""
     folder = tmp_path / "files"
@@ -84,6 +84,19 @@ def test_nobody_else_is_taken_for_dead(owner: str, tmp_path: Path) -> None:
 
     assert not ours.is_dead(owner.format(folder.name))
     assert ours.is_dead(f"owner@{folder.name}/1.y")
+
+
+def test_a_request_that_fills_its_slot_is_kept_and_a_longer_one_is_not(tmp_path: Path) -> None:
+    room = ProcessFile._SLOT_BYTES - ProcessFile._LENGTH.size
+    around = len(request_of(bytes(300)).SerializeToString()) - 300
+    full, longer = request_of(bytes(room - around)), request_of(bytes(room - around + 1))
+    mine = ProcessFile(str(tmp_path))
+
+    mine.add(longer)
+    mine.add(full)
+
+    assert ProcessFile.read(mine.path.read_bytes()) == [full]
+    mine.close()
 
 
 def test_a_file_that_is_torn_stops_nobody(tmp_path: Path) -> None:
