@@ -34,6 +34,16 @@ def test_what_is_added_is_there() -> None:
     assert cells.sums() == {("a",): [1.0, 2.5], ("日本", '"\n'): [1.0]}
 
 
+@pytest.mark.parametrize("name", ["", "a", "a" * 20, "日本"])
+def test_numbers_begin_at_a_word_of_memory(name: str) -> None:
+    """A process that reads meanwhile sees a number of before or of after, and no half."""
+    cells = Cells()
+    for key in (("first", name), (name,)):
+        cells.add(key, ((0, 1.0),), 2)
+
+    assert [at % 8 for at in cells._offsets.values()] == [0, 0]
+
+
 def test_processes_add_up_and_the_dead_stay_counted(tmp_path: Path) -> None:
     """Three workers add at once, and are gone; a fourth reads the sum."""
     context = multiprocessing.get_context("spawn")

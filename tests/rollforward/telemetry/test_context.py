@@ -32,6 +32,8 @@ TASK = TaskContext("t1", "orders", "/tasks/ship", 0)
         ({"X_CLOUD_TRACE_CONTEXT": f"{TRACE.upper()}/1;o=0"}, Trace(TRACE, "0000000000000001")),
         ({"X_CLOUD_TRACE_CONTEXT": TRACE}, Trace(TRACE)),
         ({"X_CLOUD_TRACE_CONTEXT": f"{TRACE}/99999999999999999999"}, Trace(TRACE)),
+        ({"X_CLOUD_TRACE_CONTEXT": f"{TRACE}/{2**64 - 1}"}, Trace(TRACE, "f" * 16)),
+        ({"X_CLOUD_TRACE_CONTEXT": f"{TRACE}/{2**64}"}, Trace(TRACE)),
         ({"X_CLOUD_TRACE_CONTEXT": f"{TRACE}/x"}, None),
         ({"X_CLOUD_TRACE_CONTEXT": '{"forged": "\n"}'}, None),
         ({"X_CLOUD_TRACE_CONTEXT": "a" * 10_000_000}, None),

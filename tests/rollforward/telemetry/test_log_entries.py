@@ -87,9 +87,10 @@ def test_an_entry_is_grouped_under_its_request() -> None:
     assert entry["logging.googleapis.com/trace_sampled"] is True
 
 
-def test_a_traceback_is_one_entry_that_error_reporting_groups() -> None:
+@pytest.mark.parametrize("level", [logging.ERROR, logging.CRITICAL])
+def test_a_traceback_is_one_entry_that_error_reporting_groups(level: int) -> None:
     """The stack as Python prints it, and the class of the error as a label."""
-    entry = entry_of("it failed", level=logging.ERROR, error=raised(KeyError("party")))
+    entry = entry_of("it failed", level=level, error=raised(KeyError("party")))
 
     assert entry["@type"] == ERROR_EVENT
     assert entry["serviceContext"] == {"service": "shop", "version": "v7"}
