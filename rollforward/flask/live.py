@@ -14,7 +14,8 @@ once.
 
 Call `Clients.publish` after the commit. Successful requests publish on their own: `watch` maps the
 paths of requests to topics. A refused request publishes nothing, or any stranger could make all
-pages fetch. Notifications are hints, so pages also poll, but rarely.
+pages fetch. The changes of a topic within 50 ms share a notification. Notifications are hints, so
+pages also poll, but rarely.
 
 A stream keeps one of the process's threads, so there are at most `LIVE_STREAMS` in a process; 0
 where the platform buffers responses until they are complete, as App Engine does. Other pages get
@@ -51,6 +52,7 @@ from rollforward.flask.guards.callers import caller
 from rollforward.flask.guards.fields import limits
 from rollforward.flask.shares import FairRate, OpenStreams, StreamSlot
 from rollforward.runtime import Clients
+from rollforward.runtime.notices import notices
 from rollforward.runtime.topics import ID_CHARS, version
 
 bp = Blueprint("rollforward_live", __name__, url_prefix="/updates")
@@ -108,7 +110,7 @@ def register(app: Flask) -> None:
     def publish(response: Response) -> Response:
         if request.method == "POST" and _can_have_changed(response):
             for topic in sorted(_changed_topics(app.extensions["live"])):
-                clients().publish(topic)
+                notices(clients()).publish(topic)
         return response
 
 

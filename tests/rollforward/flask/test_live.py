@@ -52,6 +52,7 @@ def address(browser: Browser, page: str = "/sums/visitors") -> str:
 
 
 def latest(browser: Browser, updates: str) -> str:
+    browser.app.extensions["wiring"].clients.process_state.finish_background_work(10)
     return str(browser.get(updates).json["id"])
 
 
