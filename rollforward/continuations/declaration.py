@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_type_hints, overload
 
 from google.cloud import ndb
 
+from rollforward.app_code import runs_when_called
 from rollforward.continuations.jobs import (
     DEADLINE_S,
     LEASE_S,
@@ -23,7 +24,6 @@ from rollforward.continuations.jobs import (
     SideEffectFunction,
 )
 from rollforward.continuations.sources import Source
-from rollforward.datastore.contexts import runs_when_called
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.parameters import declared_name, is_for_clients, without_clients
 

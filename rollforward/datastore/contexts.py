@@ -9,9 +9,7 @@ Requests and tasks have a context. Scripts, threads of your own and tests must o
 
 from __future__ import annotations
 
-import inspect
-from asyncio import CancelledError
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,48 +25,8 @@ NESTED = (
 )
 
 
-# Of code of the app: neither `sys.exit()` nor the end of a task of asyncio is an Exception.
-EXITS = (SystemExit, CancelledError)
-APP_ERRORS = (Exception, *EXITS)
-
-
-class ControlFlow(BaseException):
-    """Ends code of the app, and is no error of it."""
-
-
-SIGNALS = (ControlFlow, KeyboardInterrupt, GeneratorExit)
-
-
-class NotAnExceptionError(Exception):
-    """Code of the app has raised a BaseException, as packages do that limit the time of a call."""
-
-
 class OtherNamespaceError(Exception):
     """The context has another namespace than its client, where no task and no sweep would look."""
-
-
-def tasklet_result(returned: Any) -> Any:
-    """Return what a function has returned; of a tasklet of ndb its result, once it has ended."""
-    return returned.result() if isinstance(returned, ndb.Future) else returned
-
-
-def run_app(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Return the result of code of the app, a tasklet of ndb or not.
-
-    Raises:
-        NotAnExceptionError: it has raised another BaseException, which would count as no failure.
-    """
-    try:
-        return tasklet_result(function(*args, **options))
-    except (*APP_ERRORS, *SIGNALS):
-        raise
-    except BaseException as error:
-        raise NotAnExceptionError(f"{type(error).__name__}: {error}") from error
-
-
-def runs_when_called(function: Callable[..., object]) -> bool:
-    """Return whether a call runs a function: of a generator or a coroutine it only creates one."""
-    return not (inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function))
 
 
 def client_namespace() -> str:

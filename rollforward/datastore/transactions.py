@@ -40,7 +40,8 @@ from google.cloud import ndb
 from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
-from rollforward.datastore.contexts import ADVICE, NESTED, SIGNALS, runs_when_called, tasklet_result
+from rollforward.app_code import SIGNALS, runs_when_called, tasklet_result
+from rollforward.datastore.contexts import ADVICE, NESTED
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollforward.datastore.contexts import ControlFlow
+from rollforward.app_code import ControlFlow
 from rollforward.tasks.errors import Retry
 
 

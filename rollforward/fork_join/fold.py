@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 import pydantic
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import APP_ERRORS, run_app
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.datastore.versions import commit_if_current

@@ -24,7 +24,7 @@ from typing import Annotated
 import pydantic
 
 from rollforward import outbox
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.fork_join.batching.epochs import Admission, Epochs, gone_at
 from rollforward.fork_join.batching.settings import QueueSettings
 from rollforward.fork_join.entities import PackId

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, get_type_hints
 
-from rollforward.datastore.contexts import run_app, runs_when_called
+from rollforward.app_code import run_app, runs_when_called
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.process.current import current_clients

@@ -28,7 +28,7 @@ from typing import Any
 
 import grpc
 
-from rollforward.datastore.contexts import ControlFlow
+from rollforward.app_code import ControlFlow
 from rollforward.runtime import Cache
 from rollforward.runtime.channel.failed_call import FailedCall
 from rollforward.runtime.channel.rpc import _BlockingCall as BlockingCall

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 
 from rollforward import continuations
+from rollforward.app_code import EXITS
 from rollforward.continuations import Job
 from rollforward.continuations.progress import progress
-from rollforward.datastore.contexts import EXITS
 from rollforward.flows import RetryPolicy, StepFailedError, Steps, flow
 from rollforward.fork_join import Batch, fork_join
 from rollforward.lanes import Call, Lane, unique

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.continuations.entities import (
     FINISHED,
     RUNNING,
@@ -34,7 +35,6 @@ from rollforward.continuations.pages.lease import (
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.pages.turns import turn_of
 from rollforward.continuations.sources import Slice, Span, read_page
-from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollforward.app_code import run_app
 from rollforward.continuations.entities import (
     FINISHED,
     ContinuationPage,
@@ -18,7 +19,6 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.progress import store_totals
-from rollforward.datastore.contexts import run_app
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc

@@ -31,7 +31,7 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS, run_app
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask import spans
 from rollforward.flask.context import clients, registry, request_notes, settings

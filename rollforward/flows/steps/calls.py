@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from google.cloud import ndb
 
-from rollforward.datastore.contexts import APP_ERRORS, run_app
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flows.errors import BadStepError, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import values

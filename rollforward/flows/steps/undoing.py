@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rollforward.app_code import runs_when_called
 from rollforward.batches import TaskBatch
-from rollforward.datastore.contexts import runs_when_called
 from rollforward.flows.errors import BadStepError, StepFailedError
 from rollforward.flows.rows.records import DONE, FAILED, Kind
 from rollforward.flows.steps import calls, waits

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from google.cloud import ndb
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS, run_app
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.gathered import replays

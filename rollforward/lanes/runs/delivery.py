@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS, run_app
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.commit import Commit
-from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.conversion.protobufs import protobuf_of_key
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints

@@ -20,8 +20,8 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.app_code import APP_ERRORS
 from rollforward.continuations.upload_entities import read_upload
-from rollforward.datastore.contexts import APP_ERRORS
 from rollforward.materialized_views import Row, View, ViewGroup, row_name
 from rollforward.materialized_views.rows import row_text
 from rollforward.runtime.clients import Clients

@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 from google.cloud import ndb
 
 from rollforward import outbox
-from rollforward.datastore.contexts import run_app
+from rollforward.app_code import run_app
 from rollforward.fork_join import ForkJoin
 from rollforward.materialized_views import ViewGroup
 from rollforward.runtime.clients import Clients

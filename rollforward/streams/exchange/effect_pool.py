@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rollforward import telemetry
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.process.daemons import start_daemon
 from rollforward.streams.model.sink import Sink

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import HookBackend, Route, Work, without_hold
 from rollforward.streams.model.bundle import (

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import without_hold
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.errors import BadRecordError, MissingCodeError
 from rollforward.streams.model.json_text import decoded, encoder

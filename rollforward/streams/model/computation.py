@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from rollforward.datastore.contexts import runs_when_called
+from rollforward.app_code import runs_when_called
 from rollforward.streams.model.context import Context, ContextBackend
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import Record, Timer

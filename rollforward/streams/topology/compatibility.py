@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.runtime.texts import describe_error
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import ActivePipeline, RunningComputation

@@ -7,8 +7,8 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore import bodies
-from rollforward.datastore.contexts import APP_ERRORS, run_app
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.texts import describe_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollforward.datastore.contexts import APP_ERRORS
+from rollforward.app_code import APP_ERRORS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.exchange.inline import sink_id
 from rollforward.streams.exchange.outgoing import Outbound

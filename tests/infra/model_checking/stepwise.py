@@ -28,8 +28,8 @@ from google.api_core import exceptions as rpc_errors
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
+from rollforward.app_code import ControlFlow
 from rollforward.datastore.bodies import PlainRow
-from rollforward.datastore.contexts import ControlFlow
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.memory_datastore import Memory, one_by_one, versions_of_packs

@@ -11,7 +11,7 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import RollbackRequest
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.contexts import EXITS
+from rollforward.app_code import EXITS
 from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from rollforward.testing.services import PROJECT

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.datastore.contexts import ControlFlow
+from rollforward.app_code import ControlFlow
 from rollforward.query_cache import CachedQuery
 from rollforward.query_cache.call import MAX_HOLDERS
 from rollforward.query_cache.entry import CacheEntry

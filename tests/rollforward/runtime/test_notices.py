@@ -1,4 +1,4 @@
-"""Notices: the first change of a topic is published at once, and those shortly after it together."""
+"""Notices: the first change of a topic is published at once, the next ones together."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rollforward.datastore.contexts import ControlFlow
+from rollforward.app_code import ControlFlow
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.model.codecs import ValueCodec
 from rollforward.streams.model.errors import MissingCodeError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollforward.datastore.contexts import ControlFlow
+from rollforward.app_code import ControlFlow
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.storage.remote_calls import Wake
 
