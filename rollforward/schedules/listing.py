@@ -1,7 +1,7 @@
 """Schedules as an operator sees them: their last and next ticks, and what became of each run.
 
-A page of rows reads the rows, and of each the state of its last run: three entities a row. A page
-of a time range reads up to 25 rows for it.
+A page of rows reads the rows, and of each the state of its last run: four entities a row. A page
+of a time range reads up to 24 rows for it.
 
 Cloud Tasks tells nobody of a task that is deleted from its queue, so its run counts as waiting.
 """
@@ -25,8 +25,9 @@ from rollforward.runtime.clock import (
 )
 from rollforward.runtime.texts import has_unpaired_surrogate
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
-from rollforward.schedules.entities import RecentTick, row_key, rows_between, rows_of
+from rollforward.schedules.entities import RecentTick, ScheduleRow, row_key, rows_between, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
+from rollforward.tasks.attempt_entities import attempts_key
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.errors import BadArgumentsError
 from rollforward.tasks.runs import BadCursorError, parse_cursor, timed_cursor
@@ -35,8 +36,8 @@ from rollforward.tasks.stored.entities import CANCELLED, GIVEN_UP, handle_key
 from rollforward.tasks.stored.names import hashed_name
 
 # Rows that a page of a time range reads.
-MAX_SEARCHED = 25
-RunState = Literal["waiting", "done", "dead", "deleted", "given up", "unknown"]
+MAX_SEARCHED = 24
+RunState = Literal["waiting", "retrying", "done", "dead", "deleted", "given up", "unknown"]
 _ENDED: Mapping[str, RunState] = {CANCELLED: "deleted", GIVEN_UP: "given up"}
 
 
@@ -46,11 +47,13 @@ class TickRun:
 
     Attributes:
         task: The name of its task in Cloud Tasks.
-        state: "waiting": its task has not ended, and may be failing, or was deleted from its queue.
-            "dead": its dead task is open. "deleted": that was deleted. "given up": by
-            `on_give_up`, without a dead task. "done": it succeeded. "unknown": too long ago.
+        state: "waiting": its task has not ended, or was deleted from its queue. "retrying": it has
+            failed, and is tried again. "dead": its dead task is open. "deleted": that was deleted.
+            "given up": by `on_give_up`, without a dead task. "done": it succeeded. "unknown": too
+            long ago.
         dead_id: The id of its dead task; "": it has none that is open.
-        error: Why it is dead.
+        error: Why it is dead, or has failed last.
+        failures: How often it has failed, while it is retried.
     """
 
     at: datetime.datetime
@@ -58,6 +61,7 @@ class TickRun:
     state: RunState
     dead_id: str = ""
     error: str = ""
+    failures: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class ScheduleState:
         lane: The key of a lane in which its work waits, "<lane>|<key>"; "": none.
         next: None: its first sweep has not come, or no tick is left.
         runs: The last ones, the newest first, as many as were asked for.
+        problem: Why no tick of it can run: its task does not take the stored arguments; "": none.
     """
 
     name: str
@@ -82,6 +87,7 @@ class ScheduleState:
     next: datetime.datetime | None
     last: datetime.datetime | None
     runs: Sequence[TickRun]
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,9 +214,20 @@ def _states(
             next=aware_utc(row.next_at) if row is not None else None,
             last=row.recent_ticks[0].at if row is not None and row.recent_ticks else None,
             runs=by_row.get(row.key.id(), ()) if row is not None else (),
+            problem=_problem(part, row),
         )
         for part, row_id, row in named
     ]
+
+
+def _problem(part: DeclaredSchedule, row: ScheduleRow | None) -> str:
+    if row is None or row.body is None:
+        return ""
+    try:
+        part.task.read(row.body.encode())
+    except BadArgumentsError as error:
+        return str(error)
+    return ""
 
 
 def _lane_id(part: DeclaredSchedule, row_id: str) -> str:
@@ -239,7 +256,7 @@ class _Work:
 
     @property
     def first_dead_id(self) -> str:
-        """The id that its dead task has, unless it died as a replay."""
+        """The id of its attempts; its dead task has it, too, unless it died as a replay."""
         return hashed_name(self.queue, self.task_name)
 
 
@@ -249,25 +266,33 @@ def _work(part: DeclaredSchedule, row_id: str, recent: RecentTick) -> _Work:
 
 
 def _runs(clients: Clients, works: Sequence[_Work]) -> list[TickRun]:
-    """Return what became of the work of some ticks: two reads each."""
+    """Return what became of the work of some ticks: three reads each."""
     handles = ndb.get_multi([handle_key(work.handle) for work in works])
     dead_ids = [
         getattr(handle, "dead_id", None) or work.first_dead_id
         for work, handle in zip(works, handles, strict=True)
     ]
-    dead_tasks = ndb.get_multi([ndb.Key(DeadTask, dead_id) for dead_id in dead_ids])
+    entities = ndb.get_multi(
+        [
+            *(ndb.Key(DeadTask, dead_id) for dead_id in dead_ids),
+            *(attempts_key(work.first_dead_id) for work in works),
+        ]
+    )
+    dead_tasks, attempts = entities[: len(works)], entities[len(works) :]
     now_utc = clients.clock.now()
     return [
-        _run(work, handle, dead, now_utc)
-        for work, handle, dead in zip(works, handles, dead_tasks, strict=True)
+        _run(*of_work, now_utc)
+        for of_work in zip(works, handles, dead_tasks, attempts, strict=True)
     ]
 
 
-def _run(work: _Work, handle: Any, dead: Any, now_utc: datetime.datetime) -> TickRun:
+def _run(work: _Work, handle: Any, dead: Any, attempts: Any, now_utc: datetime.datetime) -> TickRun:
+    at, name = work.tick.at, work.task_name
     if dead is not None and not dead.resolved:
-        error = dead.error or dead.reason[:100]
-        return TickRun(work.tick.at, work.task_name, "dead", dead.key.id(), error)
-    if handle is not None:
-        return TickRun(work.tick.at, work.task_name, _ENDED.get(handle.state, "waiting"))
-    is_known = now_utc - work.tick.at <= LIFE
-    return TickRun(work.tick.at, work.task_name, "done" if is_known else "unknown")
+        return TickRun(at, name, "dead", dead.key.id(), dead.error or dead.reason[:100])
+    if handle is None:
+        return TickRun(at, name, "done" if now_utc - at <= LIFE else "unknown")
+    state = _ENDED.get(handle.state, "waiting")
+    if state == "waiting" and attempts is not None and attempts.failures:
+        return TickRun(at, name, "retrying", "", attempts.error or "", attempts.failures)
+    return TickRun(at, name, state)

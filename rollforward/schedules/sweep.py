@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -16,6 +17,8 @@ from rollforward.schedules.declaration import Schedule
 from rollforward.schedules.entities import ScheduleRow, overdue_rows, row_key
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, advance, put_row
 from rollforward.tasks.errors import OtherVersionError
+
+log = logging.getLogger(__name__)
 
 # The time that a tick's task has, until the sweep does its work.
 STALE_S = 60.0
@@ -47,8 +50,12 @@ def _move(clients: Clients, schedules: Mapping[str, DeclaredSchedule], row: Sche
     except Exception as error:
         if row.next_at < now_utc - UNKNOWN:
             transact(lambda: _put_off(row, now_utc))
-        if _is_known(schedules, row) or not isinstance(error, OtherVersionError):
+        if not isinstance(error, OtherVersionError):
             raise
+        if _is_known(schedules, row):  # One user's row says nothing about the sweep's health.
+            log.warning(
+                "the schedule %s cannot run: put it again, or delete it: %s", row.key.id(), error
+            )
 
 
 def late_s(clients: Clients, schedules: Mapping[str, DeclaredSchedule]) -> float:

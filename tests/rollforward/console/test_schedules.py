@@ -26,7 +26,7 @@ from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
 from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
 
-BROKEN = {"is": False}
+BROKEN: dict[str, Exception | None] = {"is": None}
 SWEEP = "/cron/schedules/sweep"
 # Of users, beside those that are due.
 FEW, MANY = 20, 100_000 if IS_EXHAUSTIVE else 1_500
@@ -34,9 +34,9 @@ FEW, MANY = 20, 100_000 if IS_EXHAUSTIVE else 1_500
 
 @schedule("*/10 * * * *", tz="Europe/Berlin")
 def report(at: datetime.datetime) -> None:
-    """Do nothing, or be rejected."""
-    if BROKEN["is"]:
-        raise Reject("the printer is on fire")
+    """Do nothing, or fail."""
+    if BROKEN["is"] is not None:
+        raise BROKEN["is"]
 
 
 @task("/tasks/tests/remind", queue="default")
@@ -54,7 +54,7 @@ def desk(services: Services) -> Iterator[Desk]:
     clock = desk.world.clock
     clock.sleep(600 - clock.now().timestamp() % 600 + 30)
     yield desk
-    BROKEN["is"] = False
+    BROKEN["is"] = None
 
 
 def pass_ticks(desk: Desk, count: int, *, delivers_work: bool = True) -> None:
@@ -86,9 +86,9 @@ def test_a_schedule_says_when_it_ran_and_runs_again(desk: Desk) -> None:
     browser = Browser(desk)
     before = browser.read("/schedules")
     pass_ticks(desk, 2)
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     pass_ticks(desk, 1)
-    BROKEN["is"] = False
+    BROKEN["is"] = None
     pass_ticks(desk, 1, delivers_work=False)
 
     answer = desk.ask(f"{API}/schedules/report").json
@@ -106,11 +106,42 @@ def test_a_schedule_says_when_it_ran_and_runs_again(desk: Desk) -> None:
     assert "Waiting" in browser.read("/schedules")
 
 
+def test_a_run_that_fails_is_not_said_to_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page says how often it has failed, and by which error."""
+    pass_ticks(desk, 1, delivers_work=False)
+    waiting = states(desk)
+    BROKEN["is"] = OSError("the paper is jammed")
+    for _ in range(2):
+        desk.world.deliver_due()
+        desk.world.clock.sleep(60)
+
+    browser = Browser(desk)
+    assert (waiting, states(desk)) == (["waiting"], ["retrying"])
+    for path in ("/schedules", "/schedules/one/report"):
+        assert "Retrying" in browser.read(path)
+        assert "2 failures: OSError: the paper is jammed" in browser.read(path)
+
+
+def test_a_schedule_whose_arguments_cannot_be_read_says_so(desk: Desk) -> None:
+    """And how to mend it; in a list, too."""
+    with desk.world.context():
+        REMINDERS.put(desk.world.clients, "ada", "0 8 * * *", remind.bind("ada"))
+        row: ScheduleRow = row_key("reminders", "ada").get()
+        row.body = '{"bird": 1}'
+        row.put()
+
+    browser = Browser(desk)
+    assert "its arguments cannot be read" in browser.read("/schedules/users/reminders")
+    page = browser.read("/schedules/one/reminders?id=ada")
+    assert "Put the schedule again, or delete it" in page
+    assert "user: Field required" in page
+
+
 def test_a_dead_run_that_is_replayed_is_done_and_one_that_is_deleted_says_so(desk: Desk) -> None:
     """Its page leads to the dead task."""
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     pass_ticks(desk, 2)
-    BROKEN["is"] = False
+    BROKEN["is"] = None
     runs = desk.ask(f"{API}/schedules/report").json["runs"]  # type: ignore[index]
 
     desk.change(f"/dead-tasks/{runs[0]['dead_id']}:replay")
@@ -123,7 +154,7 @@ def test_a_dead_run_that_is_replayed_is_done_and_one_that_is_deleted_says_so(des
 
 def test_a_run_that_dies_again_after_its_replay_is_dead(desk: Desk) -> None:
     """Its page leads to the new dead task, which is replayed or deleted like the first one."""
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     pass_ticks(desk, 2)
     first_ids = dead_ids(desk)
     for dead_id in first_ids:
@@ -131,7 +162,7 @@ def test_a_run_that_dies_again_after_its_replay_is_dead(desk: Desk) -> None:
     waiting = states(desk)
     desk.world.settle(patience_s=0)
     dead, second_ids = states(desk), dead_ids(desk)
-    BROKEN["is"] = False
+    BROKEN["is"] = None
     desk.change(f"/dead-tasks/{second_ids[0]}:replay")
     desk.change(f"/dead-tasks/{second_ids[1]}:delete")
     desk.world.settle(patience_s=0)
@@ -143,7 +174,7 @@ def test_a_run_that_dies_again_after_its_replay_is_dead(desk: Desk) -> None:
 
 def test_a_run_that_dies_again_after_its_deletion_is_dead_and_then_waits(desk: Desk) -> None:
     """Its task was delivered twice: the outcome of the second delivery counts."""
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     pass_ticks(desk, 1)
     [dead_id] = dead_ids(desk)
     [run] = desk.ask(f"{API}/schedules/report").json["runs"]  # type: ignore[index]
@@ -164,7 +195,7 @@ def test_runs_of_before_a_deployment_keep_their_outcome(
 ) -> None:
     """The path or the queue of the schedule's task changed in it."""
     pass_ticks(desk, 1)
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     pass_ticks(desk, 1)
     pass_ticks(desk, 1, delivers_work=False)
     moved = replace(report, task=replace(report.task, **changes))
@@ -181,7 +212,7 @@ def test_runs_of_before_a_deployment_keep_their_outcome(
 
 def test_runs_that_the_version_before_wrote_are_read_and_kept(desk: Desk) -> None:
     """Its row has a revision in the place of an object, and its dead tasks left no id."""
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     pass_ticks(desk, 1)
     pass_ticks(desk, 1, delivers_work=False)
     before = desk.ask(f"{API}/schedules/report").json
@@ -204,11 +235,11 @@ def test_a_run_that_its_declaration_gave_up_says_so(services: Services) -> None:
     reasons: list[str] = []
     handled = replace(report.task, on_give_up=lambda clients, args, reason: reasons.append(reason))
     desk = desk_with(services, replace(report, task=handled))
-    BROKEN["is"] = True
+    BROKEN["is"] = Reject("the printer is on fire")
     try:
         pass_ticks(desk, 1)
     finally:
-        BROKEN["is"] = False
+        BROKEN["is"] = None
 
     assert reasons == ["Reject: the printer is on fire"]
     assert states(desk) == ["given up"]

@@ -13,9 +13,10 @@ from google.cloud import ndb
 from rollforward.runtime.clock import TimeRange
 from rollforward.schedules import listing
 from rollforward.schedules.entities import MAX_RECENT, RecentTick, ScheduleRow, row_key
+from rollforward.tasks.attempt_entities import TaskAttempts, attempts_key
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.stored.arguments import LIFE
-from rollforward.tasks.stored.entities import BEGUN, CancellableTask, handle_key
+from rollforward.tasks.stored.entities import BEGUN, CANCELLED, CancellableTask, handle_key
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 
@@ -197,9 +198,37 @@ def test_a_dead_run_says_its_error_or_else_how_its_reason_begins(error: str, sho
     dead = SimpleNamespace(
         resolved=False, error=error, reason="x" * 101, key=SimpleNamespace(id=lambda: "dead")
     )
-    run = listing._run(work, None, dead, NOON)
+    run = listing._run(work, None, dead, None, NOON)
 
     assert (run.state, run.dead_id, run.error, run.task) == ("dead", "dead", shown, work.task_name)
+
+
+@pytest.mark.parametrize(
+    ("handle", "failures", "error", "shown"),
+    [
+        (BEGUN, 3, "OSError: no printer", ("retrying", 3, "OSError: no printer")),
+        (BEGUN, 1, None, ("retrying", 1, "")),
+        (BEGUN, 0, None, ("waiting", 0, "")),  # Its fourth delivery runs.
+        (CANCELLED, 3, "OSError: no printer", ("deleted", 0, "")),
+        (None, 3, "OSError: no printer", ("done", 0, "")),
+    ],
+)
+def test_a_run_that_has_failed_and_is_tried_again_says_how_often(
+    handle: str | None, failures: int, error: str | None, shown: tuple[str, int, str]
+) -> None:
+    """T4: and by which error last."""
+    [work] = [listing._work(PART, "bills|a", RecentTick(NOON, "r1"))]
+    if handle is not None:
+        key = handle_key(work.handle)
+        Memory.current.put(CancellableTask(key=key, state=handle, expires="e"))
+    naive = NOON.replace(tzinfo=None)
+    key = attempts_key(work.first_dead_id)
+    Memory.current.put(
+        TaskAttempts(key=key, failures=failures, error=error, first=naive, expires=naive)
+    )
+    [run] = listing._runs(CLIENTS, [work])
+
+    assert (run.state, run.failures, run.error) == shown
 
 
 _DECLARED = test_pages_of_declared_schedules_show_each_of_them_once
