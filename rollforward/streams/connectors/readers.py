@@ -20,7 +20,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.continuations.upload_entities import read_upload
 from rollforward.materialized_views import Row, View, ViewGroup, row_name
 from rollforward.materialized_views.rows import row_text
@@ -145,9 +145,9 @@ def _converted(record: ToRecord, item: Any, describe: Callable[[Any], str]) -> _
     """Return the record of an item; none if it is skipped."""
     try:
         converted = record(item)
-    except TaskError:  # It says itself that it has to wait.
+    except (TaskError, *SIGNALS):  # The first says itself that it has to wait.
         raise
-    except APP_ERRORS as error:
+    except BaseException as error:
         if is_outage(error):
             raise
         return [UnreadableItem(describe(item), describe_error(error))]

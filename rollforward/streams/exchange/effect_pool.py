@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rollforward import telemetry
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.process.daemons import start_daemon
 from rollforward.streams.model.sink import Sink
@@ -87,7 +87,9 @@ class EffectPool:
                         return
                     job.sink.act(clients, record)
                     job.done.append(index)
-        except APP_ERRORS:
+        except SIGNALS:
+            raise
+        except BaseException:
             log.warning("%s failed and is retried from its inbox", job.sink.name, exc_info=True)
         finally:
             self._free.release()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import HookBackend, Route, Work, without_hold
 from rollforward.streams.model.bundle import (
@@ -111,9 +111,9 @@ class _BundleRunner(HookBackend):
         """Call a hook; return whether it succeeded."""
         try:
             hook(self.context, argument)
-        except MemoryError:
+        except (MemoryError, *SIGNALS):
             raise
-        except APP_ERRORS as error:
+        except BaseException as error:
             raise _HookError from error
         return True
 
@@ -216,7 +216,9 @@ class _BundleRunner(HookBackend):
         for key, work in self.works.items():
             try:
                 self.effects.keys[key] = work.freeze()
-            except APP_ERRORS as error:
+            except SIGNALS:
+                raise
+            except BaseException as error:
                 raise _HookError from error
 
 
@@ -231,9 +233,9 @@ class _CarefulRunner(_BundleRunner):
             try:
                 hook(self.context, self._decoded_value(source, argument))
                 self._work.freeze()
-            except MemoryError:
+            except (MemoryError, *SIGNALS):
                 raise
-            except APP_ERRORS as error:
+            except BaseException as error:
                 message = describe_error(error)
                 self._work.put(snapshot)
                 del effects.productions[produced:]

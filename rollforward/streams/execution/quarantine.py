@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.execution.hook_backend import without_hold
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
@@ -40,9 +40,9 @@ def find_culprit() -> Iterator[None]:
     """
     try:
         yield
-    except (UnworkableError, MissingCodeError, MemoryError):
+    except (UnworkableError, MissingCodeError, MemoryError, *SIGNALS):
         raise
-    except APP_ERRORS as error:
+    except BaseException as error:
         raise UnworkableError(describe_error(error)) from error
 
 

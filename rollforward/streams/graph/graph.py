@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.model.computation import Computation
@@ -122,7 +122,9 @@ def _target(name: str, key_of: Any, value: Any) -> Target:
     try:
         key = key_of(value)
         return _cached_target(name, key) if type(key) is str else Target(name, check_key(key))
-    except APP_ERRORS as error:
+    except SIGNALS:
+        raise
+    except BaseException as error:
         return Target(name, "", storable(f"no key: {describe_error(error)}", 500))
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.model.errors import BadRecordError, MissingCodeError
 from rollforward.streams.model.json_text import decoded, encoder
@@ -169,9 +169,9 @@ class Codecs:
             )
         try:
             return codec.decode(binascii.a2b_base64(data, strict_mode=True))
-        except MemoryError:
+        except (MemoryError, *SIGNALS):
             raise
-        except APP_ERRORS as error:
+        except BaseException as error:
             reason = f"{name} cannot decode the value: {describe_error(error)}"
             return Undecodable(storable(reason, MAX_ERROR_CHARS))
 
@@ -213,9 +213,9 @@ def coded_text(codec: ValueCodec, value: Any) -> str:
     """
     try:
         data = codec.encode(value)
-    except MemoryError:
+    except (MemoryError, *SIGNALS):
         raise
-    except APP_ERRORS as error:
+    except BaseException as error:
         raise BadRecordError(
             f"a value must be encoded by {codec.name}: {describe_error(error)}"
         ) from error

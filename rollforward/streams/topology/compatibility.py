@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.texts import describe_error
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import ActivePipeline, RunningComputation
@@ -101,7 +101,9 @@ def check_state(code: Computation, key: str, state: KeyState) -> None:
             code.codec.dump(code.load(state.text, state.version))
         for tag in state.timers:
             code.check_tag(tag)
-    except APP_ERRORS as error:
+    except SIGNALS:
+        raise
+    except BaseException as error:
         raise UnreadableStateError(
             f"version {code.version} of {code.name} cannot read the state of {key!r}, written by "
             f"version {state.version}: {describe_error(error)}"[:500]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollforward.app_code import APP_ERRORS
+from rollforward.app_code import SIGNALS
 from rollforward.runtime.texts import describe_error, storable
 from rollforward.streams.exchange.inline import sink_id
 from rollforward.streams.exchange.outgoing import Outbound
@@ -88,7 +88,9 @@ class SinkWorker(Worker):
                 continue
             try:
                 values.append(self.sink.make(record))
-            except APP_ERRORS as error:
+            except SIGNALS:
+                raise
+            except BaseException as error:
                 effects.failures.append(_failure(input_, describe_error(error)))
         effects.counts = Counts(records=len(values), dead=len(effects.failures))
         return values, effects

@@ -1,9 +1,8 @@
-"""Functions of an app that exit, as a command line does: their record is a dead letter."""
+"""Functions of an app that end by what is no Exception: their record is a dead letter."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,12 +26,24 @@ from tests.rollforward.tasks.reminders import one_emulator
 
 pytestmark = pytest.mark.fast
 
-ERROR = "SystemExit: 2"
+ENDING: list[type[BaseException]] = []
+
+
+class TimedOut(BaseException):
+    """As packages have it that limit the time of a call."""
+
+
+@pytest.fixture(params=[SystemExit, TimedOut], ids=lambda ending: ending.__name__)
+def error(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return how an operator sees the error by which functions of the app end in a test."""
+    ENDING.append(request.param)
+    yield f"{request.param.__name__}: 2"
+    ENDING.clear()
 
 
 def exit_at(place: str, value: Any) -> Any:
     if value["exits"] == place:
-        sys.exit(2)
+        raise ENDING[-1](2)
     return value
 
 
@@ -76,35 +87,35 @@ class PackedCodec:
 
 
 @pytest.mark.parametrize("place", ["key", "record", "timer"])
-def test_a_hook_or_key_function_that_exits_is_a_dead_letter(place: str) -> None:
+def test_a_hook_or_key_function_that_exits_is_a_dead_letter(place: str, error: str) -> None:
     """A: it is undone alone, and the records beside it count."""
     test = StreamTest(Pipeline("exiting", Exiting))
     test.push_all("in", [({"k": "a", "exits": exits}, 1) for exits in ("no", place, "never")])
     test.close()
 
     assert [failure.error for _, failure in test.dead] == [
-        f"no key: {ERROR}" if place == "key" else ERROR
+        f"no key: {error}" if place == "key" else error
     ]
     assert test.state("exiting", "a") == {"records": 3 if place == "timer" else 2}
 
 
-def test_a_codec_that_exits_makes_a_dead_letter() -> None:
+def test_a_codec_that_exits_makes_a_dead_letter(error: str) -> None:
     test = StreamTest(Pipeline("packing", Exiting, codecs={"in": PackedCodec()}))
-    with pytest.raises(ValueError, match=f"must be encoded by packed-1: {ERROR}"):
+    with pytest.raises(ValueError, match=f"must be encoded by packed-1: {error}"):
         test.push("in", {"k": "a", "exits": "encode"}, 1)
     test.push("in", {"k": "decode", "exits": ""}, 1)
 
     assert [failure.error for _, failure in test.dead] == [
-        f"packed-1 cannot decode the value: {ERROR}"
+        f"packed-1 cannot decode the value: {error}"
     ]
 
 
-def test_a_line_whose_function_exits_lets_the_source_go_on(tmp_path: Path) -> None:
+def test_a_line_whose_function_exits_lets_the_source_go_on(tmp_path: Path, error: str) -> None:
     """A: the source stood still for good."""
 
     def parse(line: bytes) -> tuple[str, int]:
         if line == b"2":
-            sys.exit(2)
+            raise ENDING[-1](2)
         return line.decode(), 0
 
     path = tmp_path / "log"
@@ -112,12 +123,14 @@ def test_a_line_whose_function_exits_lets_the_source_go_on(tmp_path: Path) -> No
     first, unreadable, last = lines(file(path), parse)(None, None, 10).records  # type: ignore[arg-type]
 
     assert (first, last) == (("1", 0), ("3", 0))
-    assert unreadable.error == ERROR  # type: ignore[union-attr]
+    assert unreadable.error == error  # type: ignore[union-attr]
 
 
 @one_emulator
 @pytest.mark.parametrize("place", ["make", "write"])
-def test_a_sink_that_exits_writes_the_other_records(services: Services, place: str) -> None:
+def test_a_sink_that_exits_writes_the_other_records(
+    services: Services, place: str, error: str
+) -> None:
     """A: the records waited for five leases, as if five workers had died."""
     Exits.written.clear()
     pipeline = Pipeline("exits", sinks=[Exits("in", name="exits")])
@@ -130,5 +143,5 @@ def test_a_sink_that_exits_writes_the_other_records(services: Services, place: s
     with world.context():
         [dead] = pipeline.dead_letters(world.clients)
 
-    assert (dead.value["k"], dead.error) == ("b", ERROR)
+    assert (dead.value["k"], dead.error.removeprefix("NotAnExceptionError: ")) == ("b", error)
     assert {*Exits.written} == {"a", "c"}
