@@ -25,6 +25,7 @@ from rollforward.datastore.transactions import current_transaction, is_in_transa
 from rollforward.fork_join import ForkJoin
 from rollforward.fork_join.items import check_key
 from rollforward.runtime import Clients, naive_utc
+from rollforward.runtime.idempotency import digest_of
 from rollforward.runtime.process.optional_clients import optional_clients
 from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.tasks import Task
@@ -322,7 +323,7 @@ class Counter:
         # A task that waits in a paused queue is not created again, one that was purged is.
         turn = int(now.timestamp() // SETTLED_AGAIN_S)
         names = [
-            (self.name, key, config.generation, config.due, turn)
+            (self.name, digest_of(key), config.generation, config.due, turn)
             for key, config in zip(keys, due, strict=True)
         ]
         self.settle_task.enqueue_many(clients, [Settle(key) for key in keys], names=names)
@@ -334,7 +335,7 @@ class Counter:
 
     def _wake(self, clients: Clients, shard_map: ShardMap) -> None:
         """Create the task of a due counter; its name makes it one for all processes."""
-        name = (self.name, shard_map.key, shard_map.generation, shard_map.due or "")
+        name = (self.name, digest_of(shard_map.key), shard_map.generation, shard_map.due or "")
         self.settle_task.enqueue(clients, Settle(shard_map.key), name=name)
 
     # State of this process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rollforward import outbox
@@ -26,6 +26,7 @@ from rollforward.outbox.entities import RowId
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.idempotency import digest_of
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_declared
 from rollforward.tasks.dead_tasks import dead_letter_in_transaction
 from rollforward.tasks.declaration import Task, hashed_name
@@ -209,7 +210,8 @@ class Applier:
 
     def park(self, clients: Clients, args: Propagate, reason: str) -> None:
         """Keep a row that a view downstream refuses as a dead task, in place of its outbox row."""
-        task, dead_id = self.propagate_task, hashed_name("propagate", *astuple(args))
+        task, row = self.propagate_task, digest_of(args.row)  # A row may be longer than a name.
+        dead_id = hashed_name("propagate", args.table, row, args.unacked)
         body = task.message(args).body
 
         def park() -> None:

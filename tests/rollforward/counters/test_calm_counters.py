@@ -104,6 +104,24 @@ def test_a_sweep_settles_what_is_due_of_its_own_counter_alone(world: World) -> N
         assert config_key("likes", "a").get().read_shards == 2
 
 
+@pytest.mark.parametrize("key", ["字" * 400, '"' * 1200])
+def test_a_key_of_the_longest_length_is_drained_and_holds_up_no_other(
+    world: World, key: str
+) -> None:
+    """E2: it stands in no task's name, which has less room as JSON."""
+    for each in (key, "a"):
+        add(world, each)
+        resize(world, each, 4)
+        resize(world, each, 2)
+    woken = len(world.engine.due())
+    world.engine.reset()
+    world.sweep()
+    world.settle()
+
+    assert woken == 2
+    assert [config(world, each).read_shards for each in (key, "a")] == [2, 2]
+
+
 def test_an_operator_sees_how_many_keys_are_due(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

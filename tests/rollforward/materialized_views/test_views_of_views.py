@@ -97,6 +97,18 @@ def test_a_view_that_fails_over_a_row_stops_neither_the_row_nor_the_views_beside
 
 
 @one_emulator
+@pytest.mark.parametrize("row", ["字" * 332, '"' * 499])
+def test_a_row_of_the_longest_name_is_parked_as_well(services: Services, row: str) -> None:
+    """C1: its name is longer than the name of a task may be, as JSON."""
+    with played(services, [Numbers, Picky, Sizes]) as (world, views):
+        views.save(world.clients, number("a", 1, row), number("b", 1, row))
+        world.settle()
+
+        assert [each.path.rpartition("/")[2] for each in DeadTask.query().fetch()] == ["propagate"]
+        assert OutboxTask.query().fetch() == []
+
+
+@one_emulator
 @pytest.mark.parametrize("is_mended", [False, True])
 def test_a_row_whose_task_was_purged_is_taken_all_the_same(
     services: Services, monkeypatch: pytest.MonkeyPatch, *, is_mended: bool
