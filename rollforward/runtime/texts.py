@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import traceback
 
+_LEFT_OUT = "\n  … (left out) …\n"
+
 
 def has_unpaired_surrogate(text: str) -> bool:
     r"""Return whether a text has half of a surrogate pair in it, which UTF-8 cannot encode.
@@ -31,6 +33,18 @@ def storable(text: str, max_chars: int) -> str:
     'no guest called \\ud83d'
     """
     return text[:max_chars].encode(errors="backslashreplace").decode()[:max_chars]
+
+
+def both_ends(text: str, max_chars: int) -> str:
+    r"""Return a text, if it is long without its middle: a traceback ends with the error.
+
+    >>> both_ends("abcdefghijklmnopqrstuvwxyz", 22)
+    'ab\n  … (left out) …\nyz'
+    """
+    if len(text) <= max_chars:
+        return text
+    half = (max_chars - len(_LEFT_OUT)) // 2
+    return text[:half] + _LEFT_OUT + text[-half:]
 
 
 def describe_error(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from rollforward.datastore.transactions import Transaction, current_transaction,
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import DeadTaskLane, Message
-from rollforward.runtime.texts import storable
+from rollforward.runtime.texts import both_ends, storable
 from rollforward.tasks.dead_task_entities import DeadTask, error_class, open_dead_tasks
 from rollforward.tasks.declaration import Task, hashed_name, queue_of
 from rollforward.tasks.errors import Reject, UnknownQueueError
@@ -36,7 +36,6 @@ from rollforward.tracing import current_traceparent, trace_headers
 log = logging.getLogger(__name__)
 
 MAX_REASON_CHARS = 8_000
-_LEFT_OUT = "\n  … (left out) …\n"
 MAX_ERROR_CHARS = 100
 MAX_LISTED = 1_000
 MAX_NAME_BYTES = 1_500  # Of a key in Datastore.
@@ -161,17 +160,9 @@ def _fill(
 ) -> None:
     dead.path, dead.queue, dead.task_name = path, queue, task_name
     dead.body = body.decode(errors="replace")
-    dead.reason = storable(_both_ends(reason), MAX_REASON_CHARS)
+    dead.reason = storable(both_ends(reason, MAX_REASON_CHARS), MAX_REASON_CHARS)
     dead.error = storable(error or error_class(reason), MAX_ERROR_CHARS)
     dead.list_open()
-
-
-def _both_ends(reason: str) -> str:
-    """Return a reason, if it is long without its middle: a traceback ends with the error."""
-    half = (MAX_REASON_CHARS - len(_LEFT_OUT)) // 2
-    if len(reason) <= MAX_REASON_CHARS:
-        return reason
-    return reason[:half] + _LEFT_OUT + reason[-half:]
 
 
 def _is_replayable(body: bytes) -> bool:

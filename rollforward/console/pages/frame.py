@@ -48,6 +48,7 @@ NOTICES = {
     "cancel": "Cancelled: finished items stay finished, and the run can be resumed.",
     "resume": "Resumed.",
     "retry": "This run retries the failed items.",
+    "batch-cancel": "Cancelled: members that waited do not run, and its callback is called.",
     "step-cancel": "Cancelled: what its steps declared to undo is undone, the last one first.",
     "step-retry": "Retried: steps that are done keep their results, and the others run now.",
     "rebuild": "A new table is being built.",

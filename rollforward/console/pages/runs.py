@@ -200,7 +200,14 @@ def change_run() -> ResponseReturnValue:
         idempotency_key=form.get("key") or None,
     )
     path = f"/runs/{quote(pattern, safe='')}/{quote(next_id, safe='')}"
-    return go_to(path, f"step-{verb}" if _has_steps(pattern) else verb)
+    return go_to(path, _notice(pattern, verb))
+
+
+def _notice(pattern: str, verb: str) -> str:
+    """Return the key of the notice after a change."""
+    if _has_steps(pattern):
+        return f"step-{verb}"
+    return "batch-cancel" if (pattern, verb) == ("batches", "cancel") else verb
 
 
 def _details(pattern: str, run_id: str) -> RunDetails:

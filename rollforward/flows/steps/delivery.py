@@ -35,7 +35,7 @@ from rollforward.flows.turns import has_turns_elsewhere, take_turn
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.texts import describe_error, storable
+from rollforward.runtime.texts import both_ends, describe_error, storable
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 from rollforward.tasks.stored.names import hashed_name
 
@@ -244,9 +244,6 @@ def fail(row: FlowRun, reason: str, step: str = "") -> None:
 
 def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
     """Mark a flow as failed whose code has failed too often between its steps."""
-    # The first line says why, and the end of the stack where.
-    head, _, stack = reason.partition("\n")
-    short = f"{head[:300]}\n{stack[300 - MAX_REASON_CHARS + 1 :]}".strip()
 
     def body() -> None:
         row: FlowRun | None = run_key(args.run_id).get()
@@ -254,7 +251,7 @@ def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
             return  # A run before this one has failed.
         if row.state in (RUNNING, UNDOING):
             check_silent(clients, row)
-            fail(row, short)
+            fail(row, both_ends(reason, MAX_REASON_CHARS))
             row.put()
 
     log.error("the flow %s failed: %s", args.run_id, reason)

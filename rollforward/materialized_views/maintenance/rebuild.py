@@ -205,7 +205,7 @@ class ViewMaintenance:
         """Return the findings of a verification so far.
 
         Raises:
-            UnknownRunError: it was not begun.
+            UnknownRunError: it was not begun, or the table was replaced since.
         """
         return self._verifier.verification(clients, view, verify_id)
 

@@ -29,6 +29,7 @@ from rollforward.materialized_views.maintenance.walks import LOOK_AGAIN_S, ROWS,
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import hashed_name
+from rollforward.tasks.runs import UnknownRunError
 
 # Eleven minutes: a person should hear of what is in flight for longer.
 VERIFY_ATTEMPTS = 13
@@ -110,10 +111,15 @@ class Verifier:
         """Return the findings of a verification so far.
 
         Raises:
-            UnknownRunError: it was not begun.
+            UnknownRunError: it was not begun, or the table was replaced since.
         """
         ids = [run_id for run_id, _ in self._runs(view, verify_id)]
-        runs = [progress(run_id, dots=False, clients=clients) for run_id in ids]
+        try:
+            runs = [progress(run_id, dots=False, clients=clients) for run_id in ids]
+        except UnknownRunError as error:
+            raise UnknownRunError(
+                f"there is no verification {verify_id!r} of {view.name}'s table: call `verify`"
+            ) from error
         differences = [
             Difference(_display_name(issue.name), issue.reason)
             for run in runs

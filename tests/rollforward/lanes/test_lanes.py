@@ -164,6 +164,22 @@ def test_errors_are_counted_and_a_task_is_given_up_after_its_attempts(world: Wor
     assert dead.reason.startswith("gave up after 4 failures: ValueError: broken\n")
 
 
+def test_a_long_reason_of_a_task_that_is_tried_again_keeps_the_error_that_ends_it(
+    world: World,
+) -> None:
+    world.fails_fast = False
+
+    def fail(name: str) -> None:
+        raise ValueError("the printer " + "x" * 5_000 + " is broken")
+
+    DESK.before = fail
+    send(world.clients, IN_ORDER, "ada", 0)
+    world.deliver_due()
+    [task] = LaneTask.query().fetch()
+    assert "ValueError: the printer " in task.reason[:100]
+    assert task.reason.rstrip().endswith(" is broken")
+
+
 def test_a_key_keeps_its_rate(world: World) -> None:
     times: list[float] = []
     DESK.before = lambda name: times.append(world.clock.time_s)

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.infra.world import Services
+from tests.rollforward.batches.harness import TREES, Branch, branch
 from tests.rollforward.console.conftest import Desk, desk_with
 from tests.rollforward.console.runs.test_flows import A1, start
 from tests.rollforward.console.test_letters import QUEUE, kill_items
@@ -59,6 +60,21 @@ def test_no_press_alone_undoes_a_flow_and_the_question_stays_open(desk: Desk) ->
         asked = questions(browser.read(path))
         assert len(asked) == 1
         assert questions(browser.read(path)).keys() == asked.keys()
+
+
+def test_a_batch_that_was_cancelled_is_not_said_to_be_resumable(services: Services) -> None:
+    """Its notice says what happens now: its callback is called."""
+    desk = desk_with(services, TREES)
+    with desk.world.context():
+        TREES.populate(desk.world.clients, "root", [(branch, Branch("x", 2))], seal=True)
+    page, browser = "/runs/batches/trees%3Aroot", Browser(desk)
+    [text] = questions(browser.read(page)).values()
+    answer = browser.submit(page, "/runs/change", pattern="batches", id="trees:root", verb="cancel")
+
+    assert "its callback does" in text
+    shown = browser.read(answer.location)
+    assert "its callback is called" in shown
+    assert "can be resumed" not in shown
 
 
 def test_a_button_has_the_same_name_each_time(desk: Desk) -> None:

@@ -29,6 +29,7 @@ from rollforward.materialized_views.maintenance import audit
 from rollforward.materialized_views.maintenance.verify import Verifier
 from rollforward.materialized_views.maintenance.walks import Walk
 from rollforward.materialized_views.updates import source_name
+from rollforward.tasks.runs import UnknownRunError
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import busy, one_emulator, verified
 from tests.rollforward.materialized_views.student_views import (
@@ -225,6 +226,12 @@ def test_verify_ends_soon_after_what_was_late(grown: World, late_s: int) -> None
     assert (waits.state, waits.waiting, waits.differences) == ("running", 2, [])
     assert (found.state, found.waiting, found.differences) == ("finished", 0, [])
     assert grown.clock.time_s - began <= 2 * late_s + 8
+
+
+def test_a_verification_that_was_not_begun_is_named_as_it_was_asked_for(grown: World) -> None:
+    """Not by a hash, which no caller knows."""
+    with grown.context(), pytest.raises(UnknownRunError, match=r"no verification 'w' of .*grade"):
+        BUILDS.verification(grown.clients, ByGrade, "w")
 
 
 def test_a_verification_whose_walk_is_cancelled_is_cancelled_and_another_one_verifies(
