@@ -8,6 +8,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.app_code import APP_ERRORS, run_app
 from rollforward.datastore.conversion.keys import key_kind
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.materialized_views.catalog import Catalog, view_name
@@ -77,14 +78,14 @@ class ViewDefinitions:
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
         try:
-            return checked(view.functions()[kind](source), view.ranked)
+            return checked(run_app(view.functions()[kind], source), view.ranked)
         except TRANSIENT:
             raise
         except BadContributionError as error:
             name = source.name if isinstance(source, Row) else source.key.id()
             message = f"{view.name} cannot take {kind} {name!r:.100}: {error}"
             raise BadContributionError(message) from error
-        except Exception as error:
+        except APP_ERRORS as error:
             message = f"{view.name} fails over it: {describe_error(error)}"
             raise BadContributionError(message) from error
 

@@ -384,19 +384,30 @@ def test_an_outbox_row_that_this_version_cannot_read_stops_no_other(services: Se
         assert [row.key for row in OutboxTask.query().fetch()] == [bad.key]
 
 
+class TimedOut(BaseException):
+    """As packages have it that limit the time of a call."""
+
+
 class Picky(View):
     """Rows of numbers, of which it refuses one."""
 
     source = Numbers
+    error: type[BaseException] = ZeroDivisionError
 
-    @staticmethod
-    def contributions(row: Row) -> Contributions:
-        return {"sum": {"n": 1 // (row.sum("n") - 7)}}
+    @classmethod
+    def contributions(cls, row: Row) -> Contributions:  # type: ignore[override]
+        if row.sum("n") == 7:
+            raise cls.error
+        return {"sum": {"n": row.sum("n")}}
 
 
 @one_emulator
-def test_a_row_that_a_view_downstream_refuses_stops_no_row_of_its_fold(services: Services) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, TimedOut])
+def test_a_row_that_a_view_downstream_refuses_stops_no_row_of_its_fold(
+    services: Services, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
     """C1: the rows are applied one by one then, and this one has a task that is parked."""
+    monkeypatch.setattr(Picky, "error", error)
     with played(services, [Numbers, Picky]) as (world, views):
         for n in (8, 7, 9):
             views.save(world.clients, number(f"s{n}", n, row=n))
