@@ -18,6 +18,7 @@ from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
 from rollforward.runtime.texts import has_unpaired_surrogate, plain_text
+from rollforward.runtime.type_adapters import json_of
 from rollforward.tasks.parameters import check_plain, hints_of, is_for_clients, without_clients
 from rollforward.tracing import current_traceparent
 
@@ -191,7 +192,7 @@ class ItemCodec(Generic[I]):
         with contextlib.suppress(BadItemError, *_mismatches()):
             for item in items:
                 self._check_class(item)
-            body = self._items.dump_json(list(items), warnings=False)
+            body = json_of(self._items, list(items))
             self._items.validate_json(body, strict=True)
             if len(body) <= MAX_ITEM_BYTES:
                 return body[1:-1].decode()
@@ -231,7 +232,7 @@ class ItemCodec(Generic[I]):
         check_key(key)
         self._check_class(item)
         try:
-            body = self._item.dump_json(item, warnings=False)
+            body = json_of(self._item, item)
             # As in its pack, where it is nested one level deeper than alone.
             [copy] = self._items.validate_json(b"[%b]" % body, strict=True)
         except _mismatches() as error:

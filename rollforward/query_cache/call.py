@@ -20,6 +20,7 @@ from rollforward.query_cache.lease import RefreshLease
 from rollforward.query_cache.single_flight import Flights
 from rollforward.query_cache.stats import Counts
 from rollforward.runtime import Clients
+from rollforward.runtime.type_adapters import json_of
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +217,7 @@ class QueryCall(Generic[T]):
         cost = self._clients.meter.cost() - cost_before
         self._tally.record(kinds.MICROSECONDS, round(took_s * 1e6))
         try:
-            body = self._adapter.dump_json(value, warnings=False)
+            body = json_of(self._adapter, value)
             # What a miss returns has been through JSON, too: it equals what a hit returns.
             self._adapter.validate_json(body)
         except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:

@@ -8,12 +8,30 @@ from functools import lru_cache
 from typing import Any
 
 import pydantic
+import pydantic_core
 
 
 @lru_cache(maxsize=256)
 def adapter_of(kind: Any) -> pydantic.TypeAdapter[Any]:
     """Return the adapter of a type. Making one takes as long as loading ten modules."""
     return pydantic.TypeAdapter(kind)
+
+
+def json_of(adapter: pydantic.TypeAdapter[Any], value: Any) -> bytes:
+    """Return a value as JSON, by the adapter of its type.
+
+    Raises:
+        PydanticSerializationError: it has none, or one of its numbers is infinite or no number:
+            pydantic writes null for it, which is read as None where the type takes that.
+    """
+    body = adapter.dump_json(value, warnings=False)
+    if b"null" in body:
+        try:
+            json.dumps(adapter.dump_python(value, mode="json", warnings=False), allow_nan=False)
+        except ValueError as error:
+            words = f"NaN and infinite numbers are no JSON: {error}"
+            raise pydantic_core.PydanticSerializationError(words) from None
+    return body
 
 
 @lru_cache(maxsize=256)

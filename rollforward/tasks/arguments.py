@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import pydantic
 import pydantic_core
 
+from rollforward.runtime.type_adapters import json_of
 from rollforward.tasks.errors import BadArgumentsError
 
 A = TypeVar("A")
@@ -39,7 +40,7 @@ class ArgumentsCodec(Generic[A]):
                 f"{self._owner} takes {form}, not {type(args).__name__}: {args!r:.100}"
             )
         try:
-            body = self._adapter.dump_json(args, warnings=False)
+            body = json_of(self._adapter, args)
         except pydantic_core.PydanticSerializationError as error:
             raise BadArgumentsError(f"{self._owner}: {error}") from None
         self.read(body)

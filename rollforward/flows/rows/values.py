@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from rollforward.datastore.batched import MAX_COMMIT_BYTES
 from rollforward.flows.errors import BadStepError
 from rollforward.flows.rows.entities import FlowRun, FlowValue, value_key
-from rollforward.runtime.type_adapters import adapter_of
+from rollforward.runtime.type_adapters import adapter_of, json_of
 from rollforward.tasks.errors import OtherVersionError
 
 # Always in the flow's row, which has room for 1,000 steps.
@@ -40,7 +40,7 @@ def dump(function: Callable[..., Any], value: Any) -> str:
     if kind is _PLAIN:
         return dump_plain(value)
     try:
-        text = adapter_of(kind).dump_json(value, warnings=False).decode()
+        text = json_of(adapter_of(kind), value).decode()
         adapter_of(kind).validate_json(text)
     except Exception as error:  # Such as a type that pydantic does not know.
         raise BadValueError(f"{_text_of(value)} does not go by its type: {error}") from None

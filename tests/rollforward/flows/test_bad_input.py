@@ -65,6 +65,11 @@ def returns_a_long_number() -> int:
     return int("9" * 4_000) ** 2
 
 
+def returns_no_number() -> float | None:
+    CODE.act("called")
+    return float("inf")
+
+
 class Unhashable:
     """An object that is called, and has no hash."""
 
@@ -104,6 +109,7 @@ STEPS: dict[str, tuple[Code, str, int]] = {
         1,
     ),
     "no number": (lambda step: step.commit("a", lambda: float("nan")), "nan is no JSON", 0),
+    "no number of a type": (lambda step: step.outside("a", returns_no_number), "are no JSON", 1),
     "half a character": (lambda step: step.commit("a", lambda: "\ud800"), "half a character", 0),
     "another type": (lambda step: step.outside("a", returns_another_type), "go by its type", 1),
     "a type that is no JSON": (lambda step: step.outside("a", returns_no_json), "NoJson", 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from rollforward.fork_join.insert import (
     PAUSE_S,
     groups,
 )
-from rollforward.fork_join.items import Insertion
+from rollforward.fork_join.items import Insertion, ItemCodec
 from rollforward.runtime import Clients
 from rollforward.runtime.cache import NoCache
 from rollforward.testing.world import in_threads
@@ -91,6 +92,15 @@ def test_an_item_of_a_subclass_is_refused(world: World) -> None:
         with pytest.raises(BadItemError, match=r"item 2: .* of the class Mark, got DatedMark"):
             TALLIES.insert_batch(world.clients, "t", [Mark("b"), dated])
         assert packs() == []
+
+
+def test_a_number_that_is_no_json_is_no_item(world: World) -> None:
+    """It was folded as None where the item's type takes that."""
+    codec: ItemCodec[Any] = ItemCodec("test-numbers", float | None)  # type: ignore[arg-type]
+    with world.context(), pytest.raises(BadItemError, match="NaN and infinite numbers are no JSON"):
+        codec.check("t", math.nan)
+    with world.context(), pytest.raises(BadItemError, match=r"item 2: .* are no JSON"):
+        codec.batch("t", [1.5, -math.inf], None, max_batch_size=10)
 
 
 def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:

@@ -209,6 +209,17 @@ def test_a_result_of_another_type_is_an_error_at_once(world: World) -> None:
         wrong(world.clients)
 
 
+def test_a_result_that_is_no_number_is_an_error_also_where_none_is_one(world: World) -> None:
+    """J5: it was None for every caller, the one that computed it as well."""
+
+    @cached("mean", ttl_s=60)
+    def mean(clients: Clients) -> float | None:
+        return math.nan
+
+    with world.context(), pytest.raises(TypeError, match="NaN and infinite numbers are no JSON"):
+        mean(world.clients)
+
+
 def test_a_result_that_is_too_large_is_returned_and_counted(world: World) -> None:
     """J4: memcached takes 1 MiB; what is larger is computed each time."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -251,6 +252,29 @@ def test_a_refusal_names_the_field_and_the_types(args: Any, complaint: str) -> N
     """Python does not check a dataclass's fields: what is wrong with them is said in words."""
     with pytest.raises(BadArgumentsError, match=re.escape(complaint)):
         remind.message(args)
+
+
+@dataclass(frozen=True)
+class Between:
+    """Arguments whose numbers may be left out."""
+
+    low: float | None = None
+    others: tuple[float | None, ...] = ()
+
+
+@task("/tasks/tests/between", queue="default")
+def between(clients: Clients, args: Between) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_no_json_is_refused_where_none_is_allowed(number: float) -> None:
+    """It was delivered as None, as if it had been left out."""
+    for args in (Between(number), Between(others=(1.5, number))):
+        with pytest.raises(BadArgumentsError, match="NaN and infinite numbers are no JSON"):
+            between.message(args)
+    for args in (Between(), Between(-0.0, (None, 1e308))):
+        assert between.read(between.message(args).body) == args
 
 
 @one_emulator
