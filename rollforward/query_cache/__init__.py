@@ -29,7 +29,7 @@ Lost on failure: nothing but time. memcached is a hint: without it every call co
 concurrent calls share one result. A process that dies between a commit and its `invalidate`, or
 does not reach memcached then, leaves the old value for at most `ttl_s` + `stale_s`, because
 memcached itself drops it.
-Cost: a hit makes two calls of memcached and no reads; a miss makes seven, and the function's reads.
+Cost: a hit makes two calls of memcached and no reads; a miss makes eight, and the function's reads.
 
 Routes: none, and nothing to register: no task and no sweep belongs to it.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Avoid repeating

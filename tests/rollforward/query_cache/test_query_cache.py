@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from rollforward.datastore.transactions import transact
 from rollforward.query_cache import cached, get_or_compute
 from rollforward.query_cache.query import CachedQuery
 from rollforward.runtime import Clients, NoCache
+from rollforward.runtime.cache import Cache
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.world import Services, World
 from tests.rollforward.query_cache.headlines import (
     STALE_S,
@@ -196,6 +200,38 @@ def test_all_works_without_memcached(world: World) -> None:
         assert stats.mean_s is not None
         room.headlines.empty(clients)
         assert room.headlines.stats(clients).calls == 0
+
+
+class CountedCache(NoCache):
+    """A cache that counts its calls, statistics aside."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.calls = 0
+        for name in ("get", "set", "add", "delete"):
+            setattr(self, name, partial(self._call, getattr(cache, name)))
+
+    def _call(self, operation: Callable[..., Any], *args: Any) -> Any:
+        self.calls += 1
+        return operation(*args)
+
+
+def test_a_hit_makes_two_calls_of_memcached_and_a_miss_eight(world: World) -> None:
+    """The concept's page says so."""
+    counted = CountedCache(world.clients.cache)
+    clients = replace(world.clients, cache=counted, process_state=ProcessState())
+
+    @cached("counted", ttl_s=60)
+    def double(clients: Clients, number: int) -> int:
+        return 2 * number
+
+    with world.context():
+        calls = []
+        for number in (1, 2, 2):
+            calls.append(-counted.calls)
+            assert double(clients, number) == 2 * number
+            calls[-1] += counted.calls
+
+    assert calls[1:] == [8, 2]
 
 
 def test_a_result_of_another_type_is_an_error_at_once(world: World) -> None:
