@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from google.cloud import ndb
@@ -20,10 +20,12 @@ from rollforward.batches.entities import (
     BatchPage,
     BatchState,
     batches_created_at,
+    first_page_of,
     latest_batches,
     pages_within,
     results_key,
     state_key,
+    work_key,
 )
 from rollforward.batches.tree import tree_of
 from rollforward.runtime.clients import Clients
@@ -72,10 +74,11 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
     """
     row = _row(batch)
     pages: list[BatchPage] = pages_within(batch).fetch(MAX_PAGES + 1)
+    counted = _counted(pages[:MAX_PAGES])
     return RunDetails(
         run=_run(names, row),
-        parts=[_part(row, number, page) for number, page in enumerate(pages[:MAX_PAGES])],
-        issues=_issues(pages[:MAX_PAGES]) if row.failed else (),
+        parts=[_part(row, number, page) for number, page in enumerate(counted)],
+        issues=_issues(counted) if row.failed else (),
         numbers={
             "generation": row.generation,
             "sealed": "yes" if row.sealed else "no",
@@ -164,6 +167,23 @@ def _reason(names: Sequence[str], row: BatchState, verb: RunVerb) -> str:
     if _name(row) not in names:
         return f"this app declares no batch {_name(row)}"
     return "no member failed or was cancelled"
+
+
+def _counted(pages: Sequence[BatchPage]) -> list[BatchPage]:
+    """Leave out the pages of additions that broke off before their commit.
+
+    The commit stores the first page of an addition, whose digest ends the ids of all further pages.
+    """
+    leads = {page.key.id(): first_page_of(page.key.id()) for page in pages}
+    asked = list(dict.fromkeys(lead for id_, lead in leads.items() if id_ != lead))
+    works = zip(asked, ndb.get_multi(list(map(work_key, asked))), strict=True)
+    ends = {lead: f"-{work.digest}" for lead, work in works if work is not None}
+    return [page for page in pages if _is_counted(page.key.id(), leads, ends)]
+
+
+def _is_counted(page: str, leads: Mapping[str, str], ends: Mapping[str, str]) -> bool:
+    lead = leads[page]
+    return page == lead or (lead in ends and page.endswith(ends[lead]))
 
 
 def _part(row: BatchState, number: int, page: BatchPage) -> RunPart:

@@ -15,10 +15,12 @@ from rollforward.batches.entities import (
     BatchPage,
     BatchResults,
     BatchState,
+    BatchWork,
     page_id,
     page_key,
     results_key,
     state_key,
+    work_key,
 )
 from rollforward.batches.pattern import Batches
 from rollforward.tasks.runs import (
@@ -95,6 +97,16 @@ def keep_page(letters: str, errors: Mapping[int, str]) -> None:
     BatchResults(key=results_key(page, 0), results=outcomes).put()
 
 
+def keep_two() -> list[str]:
+    """Return the ids of two pages of an addition; its first page's work says that it was counted.
+
+    Those behind the first one count by the digest that both have.
+    """
+    ids = [page_id("trees:b", "added", number, "c0ffee") for number in range(2)]
+    BatchWork(key=work_key(ids[0]), tasks=[], members=[], first=0, digest="c0ffee").put()
+    return ids
+
+
 @pytest.mark.parametrize("is_running", [False, True])
 def test_the_facts_of_a_batch(world: World, is_running: bool) -> None:
     """Its numbers, its members and the errors of those that failed; what waits is cancelled."""
@@ -129,8 +141,8 @@ def test_the_facts_of_a_batch(world: World, is_running: bool) -> None:
 
 def test_a_member_that_ran_again_is_listed_once_with_its_last_error(world: World) -> None:
     """One that has succeeded since is not listed, and later pages are not hidden by the first."""
-    first, second = (page_id("trees:b", "added", number, "") for number in range(2))
     with world.context():
+        first, second = keep_two()
         keep("b", "", members=3, done=1, failed=2, generation=2)
         BatchPage(key=page_key(first), letters="fd", results=listing.MAX_RESULTS + 2).put()
         BatchPage(key=page_key(second), letters="f", results=1).put()
@@ -253,8 +265,8 @@ def test_the_first_pages_of_members_are_shown(
     monkeypatch.setattr(listing, "MAX_PAGES", most)
     with world.context():
         keep("b", members=2)
-        for number in range(2):
-            BatchPage(key=page_key(page_id("trees:b", "added", number, "")), letters="d").put()
+        for id_ in keep_two():
+            BatchPage(key=page_key(id_), letters="d").put()
         shown = details("b")
 
     assert (len(shown.parts), shown.has_all_parts) == (min(most, 2), most >= 2)

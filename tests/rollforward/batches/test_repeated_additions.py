@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError
+from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError, listing
 from rollforward.batches.adding import populate
 from rollforward.batches.adding.populate import PopulateOptions
 from rollforward.batches.declaration import MemberRef
@@ -48,6 +48,21 @@ def test_members_of_a_call_that_died_never_run(world: World, lost: Any) -> None:
     with world.context():
         assert outcomes(NOTES, "b") == ["done", "done"]
         assert told(NOTES, "b")[0]["done"] == 2
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_an_operator_is_shown_no_members_of_a_call_that_died(world: World, count: int) -> None:
+    """F4: they looked as if they waited for ever, and then as if they had been cancelled."""
+    die_before_the_commit(world, notes(*"abcdefgh"), PopulateOptions())
+    with world.context():
+        NOTES.populate(world.clients, "b", notes(*"klmnopq"[:count]), seal=True)
+        waiting = listing.run_details(["notes"], "notes:b").parts
+    world.settle()
+
+    with world.context():
+        parts = listing.run_details(["notes"], "notes:b").parts
+    assert [part.items for part in waiting] == ["." * len(part.items) for part in parts]
+    assert "".join(part.items for part in parts) == "d" * count
 
 
 def test_a_call_that_broke_off_between_its_pages_is_made_whole(
