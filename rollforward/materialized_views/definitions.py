@@ -48,10 +48,12 @@ class ViewDefinitions:
                 self.by_kind[kind].append(view)
 
     def claims(self) -> list[str]:
-        """Return what belongs to this group alone: its name, its views, the kinds they have."""
-        kinds = [kind for kind in self.by_kind if kind not in self.views]
+        """Return what belongs to this group alone: its name, its views, the kinds they have.
+
+        Rows that are sources go by the name of their view, as if that were their kind.
+        """
         views = [f"the view {name}" for name in self.views]
-        return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in kinds)]
+        return [f"the name {self.group}", *views, *(f"the kind {kind}" for kind in self.by_kind)]
 
     def check_declared(self, view: type[View]) -> None:
         """Check that a view is of this group: the catalog knows the tables of no other.

@@ -83,6 +83,27 @@ def check_views(views: Sequence[type[View]]) -> None:
         if is_view(view.source) and view.source not in views:
             both = f"{view.name} is downstream of {view.source.name}"
             raise TypeError(f"{both}: put both into one group")
+        _check_kinds(view, names)
+
+
+def _check_kinds(view: type[View], names: Sequence[str]) -> None:
+    """Check that the kinds of a view's sources differ, from each other and from names of views.
+
+    The rows of a view go by its name as if that were their kind.
+    """
+    kinds = [kind_of(source) for source in (view.source, *view.joins)]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise TypeError(
+                f"{view.name} has two functions for the kind {kind}, of which one would never be "
+                "called: leave one out"
+            )
+    for kind in kinds[is_view(view.source) :]:
+        if kind in names:
+            raise TypeError(
+                f"{view.name} follows the kind {kind}, and a view is called {kind}, too, so rows "
+                "of that would be taken for sources: give the view another `name`"
+            )
 
 
 def _check_declared(view: type[View]) -> None:

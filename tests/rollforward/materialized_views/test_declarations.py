@@ -23,6 +23,26 @@ class Dog(Pet):
     """One of them."""
 
 
+class LowerKind(ndb.Model):
+    """A kind that is called as a view is by its class, and one of another class, too."""
+
+    @classmethod
+    def _get_kind(cls) -> str:
+        return "numbers"
+
+
+class Grade(ndb.Model):
+    """A kind that is called as a view of the school."""
+
+    @classmethod
+    def _get_kind(cls) -> str:
+        return "by_grade"
+
+
+class SameKind(LowerKind):
+    """The same kind by another class."""
+
+
 def view_like(view: type[View], **how: Any) -> type[View]:
     """Return a view like another one, but for some of what it declares."""
     return type("Other", (view,), {"name": "other", **how})
@@ -42,6 +62,18 @@ def view_like(view: type[View], **how: Any) -> type[View]:
         ([view_like(Numbers, ranked="cents")], r"other.ranked must be a tuple, .*, got 'cents'"),
         ([view_like(Numbers, source=Dog)], "other cannot follow Dog, .* of the kind Pet"),
         ([view_like(Numbers, joins={Dog: None})], "other cannot follow Dog, .* follow Pet"),
+        (
+            [view_like(Numbers, source=LowerKind), Numbers],
+            "other follows the kind numbers, and a view is called numbers, too",
+        ),
+        (
+            [view_like(Numbers, name="numbers", joins={LowerKind: None})],
+            "numbers follows the kind numbers, .*: give the view another `name`",
+        ),
+        (
+            [view_like(Numbers, source=LowerKind, joins={SameKind: None})],
+            "other has two functions for the kind numbers",
+        ),
         ([GradesBySize], "grades_by_size is downstream of by_grade: put both into one group"),
     ],
     ids=[
@@ -56,6 +88,9 @@ def view_like(view: type[View], **how: Any) -> type[View]:
         "ranked",
         "class",
         "joined class",
+        "kind",
+        "joined kind",
+        "kind twice",
         "alone",
     ],
 )
@@ -93,9 +128,13 @@ def test_views_are_taken_up_to_their_limits() -> None:
             ViewGroup("other", view_like(Paced, joins={Tutor: None})),
             "the kind Tutor is in the groups",
         ),
+        (
+            ViewGroup("other", view_like(Paced, source=Grade)),
+            "the kind by_grade is in the groups",
+        ),
         (ViewGroup("school", Paced), "the name school is in the groups"),
     ],
-    ids=["view", "kind", "joined kind", "name"],
+    ids=["view", "kind", "joined kind", "kind of rows", "name"],
 )
 def test_two_groups_that_share_anything_are_refused(other: ViewGroup, words: str) -> None:
     """C1: each would overwrite the rows, the markers or the catalog of the other one."""
