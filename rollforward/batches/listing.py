@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from google.cloud import ndb
 
 from rollforward.batches import completion, policy
 from rollforward.batches.adding import populate
+from rollforward.batches.adding.creation import member_name
 from rollforward.batches.entities import (
     CANCELLED,
     DONE,
@@ -19,6 +21,7 @@ from rollforward.batches.entities import (
     WAITING,
     BatchPage,
     BatchState,
+    BatchWork,
     batches_created_at,
     first_page_of,
     latest_batches,
@@ -30,6 +33,8 @@ from rollforward.batches.entities import (
 from rollforward.batches.tree import tree_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
+from rollforward.tasks.attempt_entities import TaskAttempts, attempts_key
+from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.runs import (
     Run,
     RunDetails,
@@ -51,6 +56,9 @@ PATTERN = "batches"
 MAX_PAGES = 20
 MAX_RESULTS = 20
 MAX_ISSUES = 200
+# Of the members that have not ended, those whose attempts are read, and their pages.
+MAX_LOOKED_AT = 10
+MAX_WORK = 2
 _OUTCOME_LETTERS = {DONE: "d", HAS_FAILED: "f", WAITING: "."}
 
 
@@ -75,10 +83,12 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
     row = _row(batch)
     pages: list[BatchPage] = pages_within(batch).fetch(MAX_PAGES + 1)
     counted = _counted(pages[:MAX_PAGES])
+    retrying = _retrying(row, counted) if row.state == RUNNING else {}
+    failed = _issues(counted) if row.failed else []
     return RunDetails(
-        run=_run(names, row),
-        parts=[_part(row, number, page) for number, page in enumerate(counted)],
-        issues=_issues(counted) if row.failed else (),
+        run=_with_retrying(_run(names, row), len(retrying)),
+        parts=[_part(row, number, page, retrying) for number, page in enumerate(counted)],
+        issues=[*(_retry_issue(at, row) for at, row in retrying.items()), *failed],
         numbers={
             "generation": row.generation,
             "sealed": "yes" if row.sealed else "no",
@@ -186,12 +196,67 @@ def _is_counted(page: str, leads: Mapping[str, str], ends: Mapping[str, str]) ->
     return page == lead or (lead in ends and page.endswith(ends[lead]))
 
 
-def _part(row: BatchState, number: int, page: BatchPage) -> RunPart:
-    letters = "".join(_OUTCOME_LETTERS.get(letter, letter) for letter in page.letters)
+def _part(
+    row: BatchState, number: int, page: BatchPage, retrying: Mapping[tuple[str, int], TaskAttempts]
+) -> RunPart:
+    page_name = page.key.id()
+    letters = "".join(
+        "r" if (page_name, position) in retrying else _OUTCOME_LETTERS.get(letter, letter)
+        for position, letter in enumerate(page.letters)
+    )
     if row.state != RUNNING:  # A member that is waiting in a complete batch was cancelled.
         letters = letters.replace(".", "s")
     at = row.completed or row.created
     return RunPart(f"members page {number}", letters, 1, at.replace(tzinfo=datetime.UTC))
+
+
+def _retrying(
+    batch: BatchState, pages: Sequence[BatchPage]
+) -> Mapping[tuple[str, int], TaskAttempts]:
+    """Return the attempts of the first members that have failed and are tried again, by place.
+
+    Members in lanes are not among them: the rows of their keys have their failures.
+    """
+    members = [
+        (page.key.id(), position)
+        for page in [page for page in pages if WAITING in page.letters][:MAX_WORK]
+        for position, letter in enumerate(page.letters)
+        if letter == WAITING
+    ][:MAX_LOOKED_AT]
+    page_names = list(dict.fromkeys(page for page, _ in members))
+    stored = ndb.get_multi([work_key(page) for page in page_names])
+    work = {page: row for page, row in zip(page_names, stored, strict=True) if row is not None}
+    wakes = dict.fromkeys((0, batch.wakes))  # The task of the creation, and that of the last sweep.
+    keys = {
+        _attempts_key(work[page], page, position, batch.generation, wake): (page, position)
+        for page, position in members
+        if page in work
+        for wake in wakes
+    }
+    attempts = filter(None, ndb.get_multi(list(keys)))
+    # The later task's error is the newer one.
+    by_time = sorted((row for row in attempts if row.failures), key=lambda row: row.expires)
+    return {keys[row.key]: row for row in by_time}
+
+
+def _attempts_key(work: BatchWork, page: str, position: int, generation: int, wake: int) -> ndb.Key:
+    path, queue, *_ = work.tasks[work.members[position][0]]
+    name = hashed_name(path, *member_name(page, position, generation, wake))
+    return attempts_key(hashed_name(queue, name))
+
+
+def _with_retrying(run: Run, count: int) -> Run:
+    if not count:
+        return run
+    counts = {**run.counts, "waiting": run.counts["waiting"] - count, "retrying": count}
+    return replace(run, counts=counts)
+
+
+def _retry_issue(place: tuple[str, int], attempts: TaskAttempts) -> RunIssue:
+    page, position = place
+    times = f"{attempts.failures} failure{'s' if attempts.failures != 1 else ''}"
+    reason = f"{times}: {attempts.error}" if attempts.error else times
+    return RunIssue(f"{page}:{position}", "retrying", reason)
 
 
 def _issues(pages: Sequence[BatchPage]) -> list[RunIssue]:

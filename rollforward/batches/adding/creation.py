@@ -146,7 +146,11 @@ def _message(
 ) -> Message:
     number, body = work.members[position]
     member = RunMember(args.batch, page, position, args.generation, body)
-    message: Message = tasks[number].message(
-        member, name=(page, position, args.generation, args.wake)
-    )
+    name = member_name(page, position, args.generation, args.wake)
+    message: Message = tasks[number].message(member, name=name)
     return message
+
+
+def member_name(page: str, position: int, generation: int, wake: int) -> tuple[str, int, int, int]:
+    """Return the name of a member's task, of its creation (`wake` 0) or of a walk of the sweep."""
+    return page, position, generation, wake

@@ -18,11 +18,13 @@ from rollforward.batches.entities import (
     BatchWork,
     page_id,
     page_key,
+    pages_within,
     results_key,
     state_key,
     work_key,
 )
 from rollforward.batches.pattern import Batches
+from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.runs import (
     RunDetails,
     RunIssue,
@@ -33,7 +35,7 @@ from rollforward.tasks.runs import (
     UnknownRunError,
 )
 from tests.infra.world import World
-from tests.rollforward.batches.harness import NOTES, notes
+from tests.rollforward.batches.harness import NOTES, RAN, notes
 
 NAMES = ["trees"]
 CREATED = datetime.datetime(2031, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
@@ -312,3 +314,60 @@ def test_gauges_count_more_batches_than_they_read(
     assert gauges(world)["batches_running"] == before + 2
     monkeypatch.setattr(sweep, "MAX_COUNTED", most)
     assert gauges(world)["batches_running"] == min(most, before + 2)
+
+
+def test_a_member_that_fails_and_is_tried_again_is_not_said_to_wait(world: World) -> None:
+    """With its number of failures and its last error, until it has ended."""
+    world.fails_fast = False
+    with world.context():
+        NOTES.populate(world.clients, "b", notes("slow-bad", "leaf"))
+        before = listing.run_details(["notes"], "notes:b")
+    while not RAN["b/slow-bad"]:
+        world.deliver_due()
+    with world.context():
+        [page] = [page.key.id() for page in pages_within("notes:b")]
+        failing = listing.run_details(["notes"], "notes:b")
+    world.settle()
+    with world.context():
+        failed = listing.run_details(["notes"], "notes:b")
+
+    assert (before.run.counts, before.issues) == (
+        {"done": 0, "skipped": 0, "failed": 0, "waiting": 2},
+        [],
+    )
+    assert (failing.run.counts["retrying"], failing.parts[0].items[0]) == (1, "r")
+    assert failing.run.counts["waiting"] + failing.run.counts["done"] == 1
+    reason = "1 failure: ValueError: slow-bad fails"
+    assert failing.issues == [RunIssue(f"{page}:0", "retrying", reason)]
+    assert (failed.run.counts.get("retrying"), failed.parts[0].items) == (None, "fd")
+
+
+@pytest.mark.parametrize(("wakes", "generation"), [(0, 1), (2, 1), (0, 3)])
+def test_the_attempts_of_the_first_members_that_wait_are_looked_at(
+    world: World, wakes: int, generation: int
+) -> None:
+    """Of the task that a walk of the sweep has created, too; ten, and of no other generation."""
+    count = listing.MAX_LOOKED_AT
+    with world.context():
+        keep("b", members=count + 3, done=1, wakes=wakes, generation=generation)
+        page = page_id("trees:b", "added", 0, "")
+        BatchPage(key=page_key(page), letters="d" + "." * (count + 2)).put()
+        members = [[0, "{}"]] * (count + 3)
+        tasks = [["/tasks/note", "fan-out"]]
+        work = BatchWork(key=work_key(page), tasks=tasks, members=members, first=0, digest="x")
+        work.put()
+        for position in range(count + 3):
+            row = TaskAttempts(
+                key=listing._attempts_key(work, page, position, generation, wakes),
+                first=CREATED,
+                expires=AN_HOUR_LATER,
+                failures=position % 2 + 1,
+            )
+            row.put()
+        other = listing._attempts_key(work, page, 0, generation + 1, wakes)
+        TaskAttempts(key=other, first=CREATED, expires=AN_HOUR_LATER, failures=9).put()
+        shown = details("b")
+
+    assert shown.parts[0].items == "d" + "r" * count + ".."
+    assert (shown.run.counts["retrying"], shown.run.counts["waiting"]) == (count, 2)
+    assert [issue.reason for issue in shown.issues][:2] == ["2 failures", "1 failure"]

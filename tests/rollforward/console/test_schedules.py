@@ -131,7 +131,7 @@ def test_a_schedule_whose_arguments_cannot_be_read_says_so(desk: Desk) -> None:
         row.put()
 
     browser = Browser(desk)
-    assert "its arguments cannot be read" in browser.read("/schedules/users/reminders")
+    assert "Cannot run" in browser.read("/schedules/users/reminders")
     page = browser.read("/schedules/one/reminders?id=ada")
     assert "Put the schedule again, or delete it" in page
     assert "user: Field required" in page
