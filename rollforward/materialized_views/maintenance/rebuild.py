@@ -113,7 +113,8 @@ class ViewMaintenance:
         self.jobs = [self.backfill, self.catch_up, self.drop, self._verifier.job]
 
     def _job(self, queue: str, step: str, **options: Any) -> Job[Walk, Any]:
-        return Job(f"views-{self.views.group}-{step}", queue, Walk, self._walks.items, **options)
+        items = self._walks.rows if step == DROP else self._walks.sources
+        return Job(f"views-{self.views.group}-{step}", queue, Walk, items, **options)
 
     # What a caller asks for
 

@@ -8,7 +8,7 @@ difference. Sources and rows with a change in flight are audited again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.cloud import ndb
@@ -94,7 +94,7 @@ class Verifier:
             f"views-{definitions.group}-{VERIFY}",
             queue,
             Walk,
-            self._walks.items,
+            lambda walk: self._walks.rows(walk) if _is_of_rows(walk) else self._walks.sources(walk),
             check=self._check,
             max_attempts=VERIFY_ATTEMPTS,
             retry_delays_s=LOOK_AGAIN_S,
@@ -139,9 +139,13 @@ class Verifier:
         self._definitions.check_declared(view)
         catalog = self._catalogs.read()
         table = catalog.live(view)
-        walks = self._walks.of_table(catalog, view, table, spec=None)  # As this code would do it.
+        # As this code would do it.
+        walks = [
+            replace(walk, is_of_sources=walk.kind == ROWS)
+            for walk in self._walks.of_table(catalog, view, table, spec=None)
+        ]
         walks.append(Walk(view.name, table, ROWS, walks[0].source_table))
-        return [(hashed_name(VERIFY, view.name, verify_id, walk.kind), walk) for walk in walks]
+        return [(_run_id(walk, verify_id), walk) for walk in walks]
 
     def _check(
         self, clients: Clients, walk: Walk, keys: Sequence[Any]
@@ -155,7 +159,7 @@ class Verifier:
         return [compare(first[key], second.get(key)) for key in keys]
 
     def _audit(self, walk: Walk, keys: Sequence[Any]) -> dict[Any, Doubt | None]:
-        if walk.kind == ROWS:
+        if _is_of_rows(walk):
             ranked = self._definitions.views[walk.view].ranked
             return {key: audit_row(walk, key, ranked) for key in keys}
         return audit_sources(self._definitions, walk, keys)
@@ -165,6 +169,16 @@ class Verifier:
         catalog, view = self._catalogs.read(), self._definitions.views[walk.view]
         is_below_read = not walk.source_table or catalog.live(view.source) == walk.source_table
         return is_below_read and catalog.live(view) == walk.table
+
+
+def _is_of_rows(walk: Walk) -> bool:
+    """Return whether a walk is over the table's own rows, and not over its sources."""
+    return walk.kind == ROWS and not walk.is_of_sources
+
+
+def _run_id(walk: Walk, verify_id: str) -> str:
+    which = ("sources",) if walk.is_of_sources else ()
+    return hashed_name(VERIFY, walk.view, verify_id, walk.kind, *which)
 
 
 def _display_name(name: str) -> str:

@@ -42,6 +42,7 @@ class Walk:
     table: str
     kind: str
     source_table: str = ""  # When the sources are a view's rows: of which table.
+    is_of_sources: bool = False  # They are of a kind that is called as the walks over rows are.
 
     def run_id(self, step: str) -> str:
         """Return the id of this walk's run in one step of a build."""
@@ -79,8 +80,14 @@ class Walks:
             Walk(view.name, table, kind, below if kind == source_kind else "") for kind in kinds
         ]
 
-    def items(self, walk: Walk) -> Any:
-        """Return the keys of the items to walk over, as a source of a run.
+    def rows(self, walk: Walk) -> Any:
+        """Return the keys of a table's rows, or of their markers, as a source of a run."""
+        if walk.kind == ROWS:
+            return EntitySource(ViewRow, key_prefix=f"{walk.table}:", keys_only=True)
+        return EntitySource(RowMarker, key_range=markers_between(walk.table), keys_only=True)
+
+    def sources(self, walk: Walk) -> Any:
+        """Return the keys of the sources of one kind, as a source of a run.
 
         A walk over sources that this version does not know ends once its table is gone.
 
@@ -88,10 +95,6 @@ class Walks:
             OtherVersionError: only another version of the app has the view.
             Retry: only another version of the app knows these sources, and builds their table.
         """
-        if walk.kind == ROWS:
-            return EntitySource(ViewRow, key_prefix=f"{walk.table}:", keys_only=True)
-        if walk.kind == MARKERS:
-            return EntitySource(RowMarker, key_range=markers_between(walk.table), keys_only=True)
         if walk.source_table:
             return EntitySource(ViewRow, key_prefix=f"{walk.source_table}:", keys_only=True)
         view = self.definitions.views.get(walk.view)

@@ -1,0 +1,69 @@
+"""Sources whose kind is called as a walk over a table's own rows is."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from google.cloud import ndb
+
+from rollforward.materialized_views import Contributions, Row, View
+from rollforward.materialized_views.entities import ViewRow
+from tests.infra.world import Services
+from tests.rollforward.materialized_views.harness import (
+    Number,
+    in_a_thread,
+    number,
+    one_emulator,
+    played,
+    rebuild,
+    verified,
+)
+
+
+class Below(View):
+    """Rows of numbers, which are sources."""
+
+    source = Number
+    row_rate = None
+
+    @staticmethod
+    def contributions(number: Number) -> Contributions:
+        return {number.row: number.said}
+
+
+class Above(View):
+    """All of these rows."""
+
+    source = Below
+    row_rate = None
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {"all": {"n": row.sum("n")}}
+
+
+@one_emulator
+@pytest.mark.parametrize("name", ["rows", "markers"])
+def test_a_view_over_rows_of_this_name_is_rebuilt_and_verified(
+    services: Services, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """C5: a rebuild walked over the new table's own rows, and swapped it in empty."""
+    monkeypatch.setattr(Below, "name", name)
+    play = played(services, [Below, Above])
+    with play as (world, views):
+        views.save(world.clients, number("a", 5, "x"), number("b", 7, "y"))
+        world.settle()
+        for view in (Above, Below):
+            in_a_thread(partial(rebuild, world, view, play.builds))
+        tables = {views.catalog().live(view) for view in (Above, Below)}
+        stored = ndb.Key(ViewRow, f'{views.catalog().live(Above)}:"all"').get()
+        keys = ViewRow.query().fetch(keys_only=True)
+        assert (stored.counts, stored.sums["n"][:2]) == ({name: 2}, [2, 12])
+        assert {key.id().partition(":")[0] for key in keys} == tables
+
+        assert in_a_thread(lambda: verified(world, play.builds, Above, "sound")) == []
+        stored.sums = {**stored.sums, "n": [2, 13, 74]}
+        stored.put()
+        [message] = in_a_thread(lambda: verified(world, play.builds, Above, "changed"))
+        assert "its markers add up to" in message
