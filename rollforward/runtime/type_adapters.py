@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -25,13 +26,18 @@ def json_of(adapter: pydantic.TypeAdapter[Any], value: Any) -> bytes:
             pydantic writes null for it, which is read as None where the type takes that.
     """
     body = adapter.dump_json(value, warnings=False)
-    if b"null" in body:
-        try:
-            json.dumps(adapter.dump_python(value, mode="json", warnings=False), allow_nan=False)
-        except ValueError as error:
-            words = f"NaN and infinite numbers are no JSON: {error}"
-            raise pydantic_core.PydanticSerializationError(words) from None
+    if b"null" in body and not _is_finite(adapter.dump_python(value, warnings=False)):
+        raise pydantic_core.PydanticSerializationError("NaN and infinite numbers are no JSON")
     return body
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers of a value are."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple | set | frozenset) or all(map(_is_finite, value))
 
 
 @lru_cache(maxsize=256)

@@ -260,6 +260,7 @@ class Between:
 
     low: float | None = None
     others: tuple[float | None, ...] = ()
+    more: Any = None
 
 
 @task("/tasks/tests/between", queue="default")
@@ -270,7 +271,7 @@ def between(clients: Clients, args: Between) -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_no_json_is_refused_where_none_is_allowed(number: float) -> None:
     """It was delivered as None, as if it had been left out."""
-    for args in (Between(number), Between(others=(1.5, number))):
+    for args in (Between(number), Between(others=(1.5, number)), Between(more={"a": [number]})):
         with pytest.raises(BadArgumentsError, match="NaN and infinite numbers are no JSON"):
             between.message(args)
     for args in (Between(), Between(-0.0, (None, 1e308))):
