@@ -27,6 +27,7 @@ from rollforward.materialized_views.updating.prepared import (
     Write,
     before_put,
     put_as_seen,
+    stored,
 )
 from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.materialized_views.view import View
@@ -102,7 +103,8 @@ class Contributor:
             for _, source in writes:
                 if source is not None:
                     before_put(source)
-        token = self.contribute(clients, writes, prepared=prepared, copy=copy)
+        seen = writes if prepared is not None else stored(writes)
+        token = self.contribute(clients, seen, prepared=prepared, copy=copy)
         for key, source in writes:
             if source is None:
                 key.delete()

@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from google.cloud import ndb
+from google.cloud.datastore import helpers
+from google.cloud.ndb import model
 
 from rollforward.datastore.conversion.keys import key_kind
 from rollforward.datastore.conversion.protobufs import protobuf_of
@@ -31,6 +34,7 @@ Write = tuple[Any, Any]
 # A source's contributions to a view by row, as stored, or the error of the view.
 Outcome = dict[str, dict[str, Value]] | Exception
 
+STRUCTURED = (ndb.StructuredProperty, ndb.LocalStructuredProperty)
 # What a kind may override of ndb.
 _HOOKS = (
     *("_pre_put_hook", "_post_put_hook", "_pre_delete_hook", "_post_delete_hook"),
@@ -62,7 +66,7 @@ class PreparedSave:
                 source._prepare_for_put()
         outcomes = {
             (key, view.name): _outcome(definitions, view, key, source)
-            for key, source in writes
+            for key, source in stored(writes)
             for view in definitions.by_kind[key_kind(key)]
         }
         sources = {key: protobuf_of(source) for key, source in writes if source is not None}
@@ -107,6 +111,33 @@ def before_put(source: ndb.Model) -> None:
     """Do what ndb does before a put, so that views see the source as it is stored."""
     source._pre_put_hook()
     source._prepare_for_put()
+
+
+def stored(writes: Sequence[Write]) -> list[Write]:
+    """Return sources as a read returns them, for the views: a rebuild asks them of these.
+
+    JSON makes texts of the keys of a dict, and a time has its property's zone.
+    """
+    return [(key, None if source is None else _as_stored(source)) for key, source in writes]
+
+
+def _as_stored(source: ndb.Model) -> ndb.Model:
+    kind: Any = type(source)
+    if not _is_read_otherwise(kind):
+        return source
+    message = helpers.entity_from_protobuf(protobuf_of(source))
+    return model._entity_from_ds_entity(message)
+
+
+@lru_cache(maxsize=256)
+def _is_read_otherwise(kind: Any) -> bool:
+    """Return whether a value of a property of a kind may be another one once it is read."""
+    return any(
+        isinstance(column, ndb.JsonProperty)
+        or getattr(column, "_tzinfo", None) is not None
+        or (isinstance(column, STRUCTURED) and _is_read_otherwise(column._model_class))
+        for column in kind._properties.values()
+    )
 
 
 def put_as_seen(source: ndb.Model) -> None:

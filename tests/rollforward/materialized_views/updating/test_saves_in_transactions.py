@@ -1,7 +1,8 @@
-"""Saves in a transaction of the caller's."""
+"""Saves in a transaction of the caller's, and sources as views see them in either way."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 
 import pytest
@@ -9,11 +10,11 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
-from rollforward.materialized_views import ConsistencyToken
+from rollforward.materialized_views import ConsistencyToken, Contributions, View
 from rollforward.materialized_views.entities import SourceMarker
 from rollforward.outbox.entities import OutboxTask
-from tests.infra.world import World
-from tests.rollforward.materialized_views.harness import by_own_tasks, counts
+from tests.infra.world import Services, World
+from tests.rollforward.materialized_views.harness import by_own_tasks, counts, one_emulator, played
 from tests.rollforward.materialized_views.student_views import SCHOOL, Pupil, differences, pupil
 
 
@@ -107,3 +108,50 @@ class Abacus(ndb.Model):
     """Something of the caller's own."""
 
     many = ndb.IntegerProperty(indexed=False)
+
+
+class Lesson(ndb.Model):
+    """A part of a source, with JSON of its own."""
+
+    points = ndb.JsonProperty(default={})
+
+
+class Timetable(ndb.Model):
+    """A source whose values a read returns otherwise than they were set."""
+
+    points = ndb.JsonProperty(compressed=True)  # {grade: points}, whose keys JSON makes texts.
+    lesson = ndb.StructuredProperty(Lesson)
+    begins = ndb.DateTimeProperty(tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+
+
+class Points(View):
+    """Points by grade, and timetables by the hour at which they begin."""
+
+    source = Timetable
+    row_rate = None
+
+    @staticmethod
+    def contributions(table: Timetable) -> Contributions:
+        points = {**table.points, **table.lesson.points}
+        rows = {grade: {"points": number} for grade, number in points.items()}
+        return {**rows, ("begins", table.begins.hour): {}}
+
+
+@one_emulator
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_views_see_values_as_a_read_returns_them(
+    services: Services, *, is_in_transaction: bool
+) -> None:
+    """C1: a rebuild finds nothing else than what the saves have contributed."""
+    noon = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+    with played(services, [Points]) as (world, views):
+        table = Timetable(id="a", points={7: 92, "8": 3}, lesson=Lesson(points={9: 1}), begins=noon)
+        if is_in_transaction:
+            transact(lambda: views.save_in_transaction(world.clients, table))
+        else:
+            views.save(world.clients, table)
+        world.settle()
+
+        names = [row.name for row in views.read(world.clients, Points).rows]
+        assert names == ["7", "8", "9", ("begins", 14)]
+        assert differences(views) == []
