@@ -148,6 +148,41 @@ def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> No
     assert found == [("7", "arg-type"), ("8", "operator"), *enqueued]
 
 
+SERVICES = """
+from typing import Protocol
+
+import rollforward as rf
+from rollforward.flows import Steps
+
+
+class Couriers(Protocol):
+    def collect(self, title: str) -> str: ...
+
+
+class Mailer:
+    def send(self, text: str) -> int:
+        return len(text)
+
+
+def ship(step: Steps) -> str:
+    rf.clients().service(Mailer).send(7)
+    return step.clients.service(Couriers).collect("Emma")
+"""
+
+
+@sampling.long
+@pytest.mark.timeout(300)
+def test_mypy_takes_a_service_that_is_named_by_its_protocol(tmp_path: Path) -> None:
+    """Strictly, with no error code disabled, and it still knows the service's methods."""
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n", encoding="utf-8")
+    (tmp_path / "services.py").write_text(SERVICES, encoding="utf-8")
+
+    errors = re.findall(
+        r"^services\.py:(\d+): error: .*\[([\w-]+)\]$", mypy(tmp_path), re.MULTILINE
+    )
+    assert errors == [("18", "arg-type")]
+
+
 def mypy(folder: Path) -> str:
     """Return what mypy says of the modules in a folder, as the tutorial calls it."""
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache/tutorial")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -68,15 +68,17 @@ class Clients:
     processes: Processes = field(default_factory=NoProcesses)
     random: random.Random = field(default_factory=random.SystemRandom)
 
-    def service(self, kind: type[S]) -> S:
+    def service(self, kind: Callable[..., S]) -> S:
         """Return the app's own service of a type: a mailer, a payment client.
 
         Raises:
             LookupError: the app was opened without one.
         """
-        if kind not in self.services:
-            raise LookupError(f"Clients were opened without a {kind.__name__}: add it to services")
-        return cast(S, self.services[kind])
+        # `type[S]` would make mypy refuse a Protocol, which is what most services are named by.
+        named = cast(type[S], kind)
+        if named not in self.services:
+            raise LookupError(f"Clients were opened without a {named.__name__}: add it to services")
+        return cast(S, self.services[named])
 
     @contextmanager
     def context(self) -> Iterator[Any]:
