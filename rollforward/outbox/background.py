@@ -100,7 +100,8 @@ class BackgroundRelay:
 
     def _add(self, clients: Clients, errands: Sequence[_Job]) -> None:
         with self._lock:
-            room = MAX_WAITING - len(self._waiting) - sum(map(len, self._delayed))
+            self._make_room(len(errands))
+            room = MAX_WAITING - len(self._waiting)
             self._waiting.extend(errands[: max(0, room)])
             if self._is_draining or not self._waiting:
                 return
@@ -113,6 +114,16 @@ class BackgroundRelay:
             with self._lock:
                 self._is_draining = False
                 self._drained.notify()
+
+    def _make_room(self, count: int) -> None:
+        """Leave delayed rows to the sweep, so that a queue that is away fills no memory."""
+        excess = len(self._waiting) + sum(map(len, self._delayed)) + count - MAX_WAITING
+        for delayed in reversed(self._delayed):
+            if excess <= 0:
+                return
+            dropped = min(excess, len(delayed))
+            del delayed[:dropped]
+            excess -= dropped
 
     def _drain(self, clients: Clients) -> None:
         while errands := self._next():

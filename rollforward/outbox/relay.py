@@ -18,8 +18,9 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S, Backoff
+from rollforward.runtime.texts import describe_error
 from rollforward.tasks.declaration import deadline_of, hashed_name
-from rollforward.tasks.errors import PERMANENT_ERRORS
+from rollforward.tasks.errors import PERMANENT_ERRORS, NotAttemptedError
 from rollforward.tracing import TRACE_HEADER, trace_headers
 
 log = logging.getLogger(__name__)
@@ -74,10 +75,21 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
         clients.cache.incr(rate_key(clients.clock.now()), created, ttl_s=600)
     failed = [(row, error) for row, error in results if isinstance(error, Exception)]
     if failed:
-        log.warning("%d of %d rows stay in the outbox: %s", len(failed), len(rows), failed[0][1])
+        log.warning(
+            "%d of %d rows stay in the outbox: %s", len(failed), len(rows), _reasons(failed)
+        )
     refused = [(row, error) for row, error in failed if isinstance(error, PERMANENT_ERRORS)]
     unanswered = [row for row, error in failed if not isinstance(error, PERMANENT_ERRORS)]
     return RelayResult(created, refused, unanswered)
+
+
+def _reasons(failed: Sequence[tuple[OutboxTask, Exception]]) -> str:
+    """Return the first error of each queue, without the queues that were not asked."""
+    reasons: dict[str, str] = {}
+    for row, error in failed:
+        if not isinstance(error, NotAttemptedError):
+            reasons.setdefault(row.queue or "", describe_error(error))
+    return "; ".join(f"queue {queue!r}: {reason}" for queue, reason in reasons.items())
 
 
 def create_later(clients: Clients, messages: Sequence[Message]) -> None:

@@ -108,6 +108,7 @@ class CloudTaskQueue:
         self._project = project
         self._location = location
         self._target = target
+        self._first = 0  # The queue that `create_all` asks first, of those it is given.
 
     def create(self, message: Message) -> bool:
         """Create one task; False when its name exists already.
@@ -149,14 +150,17 @@ class CloudTaskQueue:
 
         A circuit breaker per queue: when none of a call's messages is answered, the queue's
         further ones are not sent. When a second queue does not answer either it is the service,
-        and nothing more is sent.
+        and nothing more is sent. The next call begins with another queue, as it may be these two.
         """
         results: list[bool | Exception] = [NotAttemptedError()] * len(messages)
         broken: set[str] = set()
-        for part in _parts(messages):
+        for part in _parts(messages, self._first):
             queue = messages[part[0]].queue
-            if queue in broken or len(broken) > 1:
+            if queue in broken:
                 continue
+            if len(broken) > 1:
+                self._first += 1
+                break
             for i, result in zip(part, self._create_part([messages[i] for i in part]), strict=True):
                 results[i] = result
             if all(isinstance(results[i], UNANSWERED) for i in part):
@@ -392,9 +396,11 @@ def _ended(operation: Any) -> _Batch:
     return _Batch(metadata.failed_requests, None if has_ended else error)
 
 
-def _parts(messages: Sequence[Message]) -> Iterator[list[int]]:
+def _parts(messages: Sequence[Message], first: int) -> Iterator[list[int]]:
     """Cut messages into calls: of one queue each, at most 100 and not too large; by index."""
-    for queue in dict.fromkeys(message.queue for message in messages):
+    queues = list(dict.fromkeys(message.queue for message in messages))
+    begin = first % len(queues) if queues else 0
+    for queue in queues[begin:] + queues[:begin]:
         part: list[int] = []
         size = 0
         for i, message in enumerate(messages):

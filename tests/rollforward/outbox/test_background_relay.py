@@ -417,7 +417,7 @@ def test_the_relay_keeps_no_more_than_it_may(
 def test_what_is_to_be_tried_again_counts_as_kept(
     world: World, gate: Gate, behind: Clients, timer: ManualTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B1: while Cloud Tasks is away, a process keeps no more rows in memory than it may."""
+    """B1: a process keeps no more rows in memory than it may, and new ones go first."""
     monkeypatch.setattr(background, "MAX_WAITING", 3)
     gate.answers = [rpc_errors.ServiceUnavailable("away")]
     gate.is_open.set()
@@ -430,7 +430,7 @@ def test_what_is_to_be_tried_again_counts_as_kept(
     timer.pass_one()
     finish(behind)
 
-    assert steps_sent(world) == ["s0", "s1", "s2"]
+    assert steps_sent(world) == ["s1", "s2", "s3"]
     assert len(waiting(world)) == 1
 
 

@@ -294,7 +294,7 @@ def test_a_refused_row_is_dead_after_ten_minutes_and_an_unacked_one_stays(
 
 
 def test_what_a_process_keeps_for_later_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B5: rows that wait for a second try count as well; the sweep has the others."""
+    """B5: rows that wait for a second try count as well, and go first; the sweep has them."""
     monkeypatch.setattr(background, "MAX_WAITING", 5)
     of_process = background.BackgroundRelay()
     of_process._is_draining = True
@@ -303,7 +303,12 @@ def test_what_a_process_keeps_for_later_is_bounded(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         of_process.send(machine(), rows[2:])
 
-    assert len(of_process._waiting) == 3
+    assert len(of_process._waiting) == 4
+    assert of_process._delayed == [[background._Job(rows[0])], []]
+    for _ in range(2):
+        of_process.send(machine(), rows[2:])
+    assert len(of_process._waiting) == 5
+    assert of_process._delayed == [[], []]
 
 
 def test_a_row_in_doubt_is_tried_as_any_other_once_it_is_known_to_be_committed(
@@ -368,7 +373,7 @@ BUGS = (
         {"age_s": 599, "is_dead": False}),
     Bug(*(sweep, "_dead_letter", "if not row_id(row.key).is_unacked:", "if True:", _REFUSED),
         {"age_s": 600, "is_dead": True}),
-    Bug(*(background.BackgroundRelay, "_add", " - sum(map(len, self._delayed))", ""),
+    Bug(*(background.BackgroundRelay, "_make_room", " + sum(map(len, self._delayed))", ""),
         test_what_a_process_keeps_for_later_is_bounded),
     Bug(*(background, "_relay_committed", "errand.in_doubt = False", "pass", _DOUBT)),
     Bug(*(background, "_relay_committed", "e.in_doubt or ", "", _DOUBT)),

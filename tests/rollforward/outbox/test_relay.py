@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
+from rollforward.outbox import background
+from rollforward.outbox.entities import RowId
 from rollforward.outbox.relay import relay
+from rollforward.runtime import Clients, naive_utc
+from rollforward.runtime.messages import Message, TaskQueue
+from rollforward.tasks.errors import NotAttemptedError
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call
+from tests.rollforward.outbox.gates import Gate, finish
 from tests.rollforward.outbox.order_tasks import (
     STEPS,
     Order,
+    Settle,
     Step,
     place,
     ran,
     rows_here,
+    settle,
     step,
     waiting,
 )
-from tests.rollforward.outbox.rows import away, give_up, steps_sent, strand
+from tests.rollforward.outbox.rows import (
+    away,
+    enqueue,
+    give_up,
+    sent,
+    steps_sent,
+    strand,
+    stranded_row,
+)
 
 # Relay
 
@@ -99,3 +119,50 @@ def test_a_script_finds_out_at_once(watched_world: World) -> None:
 
     assert steps_sent(watched_world) == ["pack"]
     assert rows_here() == []
+
+
+def test_a_row_that_stays_names_its_queue_and_the_reason(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B7: whoever reads the log sees which queue it is, also if several rows stay."""
+    sick = {"default": rpc_errors.ResourceExhausted("quota"), "fan-out": NotAttemptedError()}
+    missing = rpc_errors.PermissionDenied("no right to create tasks")
+
+    def create_all(messages: Sequence[Message]) -> list[bool | Exception]:
+        return [sick.get(message.queue, missing) for message in messages]
+
+    tasks = cast("TaskQueue", SimpleNamespace(create_all=create_all))
+    with world.context():
+        rows = [
+            stranded_row(
+                RowId(str(number), naive_utc(world.clock.now()), 0, is_unacked=False),
+                0,
+                {"queue": queue},
+            )
+            for number, queue in enumerate(["fan-out", "default", "imports", "default"])
+        ]
+        relay(replace(world.clients, tasks=tasks), rows)
+
+    [text] = [entry.getMessage() for entry in caplog.records if "outbox" in entry.name]
+    assert text == (
+        "4 of 4 rows stay in the outbox: queue 'default': ResourceExhausted: 429 quota; "
+        "queue 'imports': PermissionDenied: 403 no right to create tasks"
+    )
+
+
+def test_a_queue_that_is_away_takes_no_place_from_another(
+    world: World, gate: Gate, behind: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: a process with as many rows of a sick queue as it keeps relays those of others."""
+    monkeypatch.setattr(background, "MAX_WAITING", 3)
+    gate.answers = [rpc_errors.ServiceUnavailable("away")]
+    gate.is_open.set()
+
+    with world.context():
+        enqueue(behind, "s0", "s1", "s2", order="one")
+        finish(behind)
+        transact(lambda: outbox.enqueue(behind, settle, Settle("o", "row")))
+        finish(behind)
+
+    assert sent(world, "fan-out") == [{"order": "o", "row": "row"}]
+    assert len(waiting(world)) == 3

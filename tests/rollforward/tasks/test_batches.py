@@ -235,3 +235,23 @@ def test_a_service_that_is_away_is_asked_for_two_queues_and_no_more() -> None:
 
     assert service.batches == [("default", 2), ("imports", 2)]
     assert [type(answer) for answer in answers[4:]] == [NotAttemptedError] * 2
+
+
+def test_two_sick_queues_do_not_starve_a_third() -> None:
+    """B7: tasks that wait together with those of two sick queues go out by the next call."""
+    service = Service(
+        lambda queue: (
+            Operation(None, State.SUCCEEDED)
+            if queue == "fan-out"
+            else rpc_errors.ResourceExhausted("quota")
+        )
+    )
+    queue = CloudTaskQueue(service, PROJECT, LOCATION, UrlTarget(BASE_URL, ACCOUNT, BASE_URL))  # type: ignore[arg-type]
+    queues = ["default", "default", "imports", "imports", "fan-out", "fan-out"]
+    together = [message(q, str(i)) for i, q in enumerate(queues)]
+
+    first = queue.create_all(together)
+    second = queue.create_all(together)
+
+    assert [type(answer) for answer in first[4:]] == [NotAttemptedError] * 2
+    assert second[4:] == [True, True]
