@@ -29,6 +29,8 @@ T = TypeVar("T")
 TIMEOUT_S = 0.25
 # No calls for this long after a failure: a server that hangs would cost each its time-out.
 COOLDOWN_S = 0.5
+# Refusals of one kind are logged this often: a server that refuses all calls would fill the log.
+REFUSALS_LOGGED_EVERY_S = 60.0
 MAX_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
 
 
@@ -103,6 +105,8 @@ class MemcachedCache(Cache):
         self._scope = scope
         self._monotonic = monotonic
         self._away_until = 0.0
+        # By the class of the error: when it may be logged again, and the number since it was.
+        self._refusals: dict[type[Exception], tuple[float, int]] = {}
 
     def get(self, key: str) -> bytes | None:
         value = self._attempt("get", lambda: self._client.get(self._name(key)), None)
@@ -169,13 +173,23 @@ class MemcachedCache(Cache):
             # This operation alone: a value too large, an empty pool, or a connection of the pool
             # from before the server was restarted, of which each fails once. pymemcache has no
             # error of its own for an answer to another question, as of another program.
-            log.warning("memcached refuses: %r", error)
+            self._note_refusal(error)
         else:
             if self._away_until:
                 self._away_until = 0.0
                 log.warning("memcached answers again")
             return answer
         return otherwise
+
+    def _note_refusal(self, error: Exception) -> None:
+        now_s = self._monotonic()
+        until_s, unlogged = self._refusals.get(type(error), (now_s, 0))
+        if now_s < until_s:
+            self._refusals[type(error)] = until_s, unlogged + 1
+            return
+        self._refusals[type(error)] = now_s + REFUSALS_LOGGED_EVERY_S, 0
+        others = f", and {unlogged:,} calls before it" if unlogged else ""
+        log.warning("memcached refuses: %r%s", error, others)
 
 
 class NoCache(Cache):

@@ -13,7 +13,12 @@ import pymemcache
 import pytest
 
 from rollforward.runtime import NoCache, open_cache
-from rollforward.runtime.cache import COOLDOWN_S, MAX_TTL_S, MemcachedCache
+from rollforward.runtime.cache import (
+    COOLDOWN_S,
+    MAX_TTL_S,
+    REFUSALS_LOGGED_EVERY_S,
+    MemcachedCache,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -207,6 +212,33 @@ def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:
         cache.close()
         for line in accepted:
             line.close()
+
+
+class _Full(socketserver.StreamRequestHandler):
+    """A memcached that refuses each call, as one without memory does."""
+
+    def handle(self) -> None:
+        while self.rfile.readline():
+            self.wfile.write(b"SERVER_ERROR out of memory\r\n")
+
+
+def test_a_server_that_refuses_all_calls_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each call of each request wrote a line, which buried all others."""
+    clock_s = [100.0]
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Full) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = "{}:{}".format(*server.server_address)
+        cache = MemcachedCache(address, monotonic=lambda: clock_s[0])
+        for _ in range(2):
+            assert not any(cache.get("k") for _ in range(5))
+            clock_s[0] += REFUSALS_LOGGED_EVERY_S
+        cache.close()
+        server.shutdown()
+
+    refusal = "memcached refuses: MemcacheServerError(b'out of memory')"
+    assert caplog.messages == [refusal, f"{refusal}, and 4 calls before it"]
 
 
 class _Garbage(socketserver.BaseRequestHandler):
