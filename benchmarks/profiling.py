@@ -33,6 +33,8 @@ from benchmarks.inserts.benchmark import open_inserts
 FOLDER = Path(".dev/profiles")
 SPY = Path(sys.executable).with_name("py-spy")
 CLIENTS, SECONDS, PER_S = 32, 8, 100
+# Until py-spy samples, and until it has written: on a busy machine.
+START_S = 5
 MIN_SHARE = 0.003
 # Threads that answer a request have this frame.
 REQUEST = "wsgi_app ("
@@ -77,7 +79,7 @@ def _profile_requests(name: str, clients: int, seconds: int) -> None:
     picture = FOLDER / f"{name}.svg"
     with open_inserts() as bench:
         bench.load(name, clients, 2.0)
-        with _under_load(lambda: bench.load(name, clients, 3 * seconds + 4)) as loads:
+        with _under_load(lambda: bench.load(name, clients, 3 * (seconds + START_S))) as loads:
             pids = bench.workers()
             computing = _looked(pids, seconds, "--gil")
             waiting = _looked(pids, seconds, "--idle")
