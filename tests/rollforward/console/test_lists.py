@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from rollforward.console.pages import dead_tasks, lanes, runs
+from rollforward.console.pages import dead_tasks, lanes, records, runs
 from rollforward.lanes import Lane, Rate
 from rollforward.look.lists import AGES, BadChoiceError, ListChoice, parse_time
 from rollforward.operations.run_sources import RunSource
@@ -262,7 +262,7 @@ def test_lanes_and_their_keys_are_put_in_order_and_chosen_by_time(services: Serv
     mail, print_ = Lane("mail"), Lane("print", rate=Rate(1, per_s=60))
     desk = desk_with(services, mail, print_)
     act = desk.world.registry.tasks["/tasks/tests/act"]
-    for lane, key, count in ((print_, "x", 1), (mail, "a", 1), (mail, "b", 2), (mail, "c", 1)):
+    for lane, key, count in ((print_, "x", 1), (mail, "b", 2), (mail, "a", 1), (mail, "c", 1)):
         with desk.world.context():
             desk.world.clock.sleep(600)
             messages = [act.message(act.args(f"{key}{number}")) for number in range(count)]
@@ -285,10 +285,11 @@ def test_lanes_and_their_keys_are_put_in_order_and_chosen_by_time(services: Serv
     assert lanes_of("/lanes?age=before-1h") == ["print"]
     assert keys_of("/lanes/of/mail") == ["a", "b", "c"]
     assert keys_of("/lanes/of/mail?sort=most+tasks")[0] == "b"
+    assert keys_of("/lanes/of/mail?sort=oldest+task") == ["b", "a", "c"]
     assert keys_of("/lanes/of/mail?age=before-24h") == []
 
 
-def test_the_audit_trail_is_chosen_by_time(desk: Desk) -> None:
+def test_the_audit_trail_is_chosen_by_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first, in pages."""
     for tag in "ab":
         dead_id = desk.give_up(tag)
@@ -302,6 +303,14 @@ def test_the_audit_trail_is_chosen_by_time(desk: Desk) -> None:
     assert browser.read("/audit?age=1h").count("Delete dead task") == 1
     assert browser.read("/audit?age=before-1h").count("Delete dead task") == 1
     assert "No change in this time" in browser.read("/audit?age=before-24h")
+
+    monkeypatch.setattr(records, "PAGE_ROWS", 1)
+    first = browser.read("/audit")
+    [older] = re.findall(r'href="([^"]+)" rel="next"', first)
+    last = browser.read(unescape(older))
+    assert [page.count("Delete dead task") for page in (first, last)] == [1, 1]
+    assert ["Newest" in page for page in (first, last)] == [False, True]
+    assert ["Older" in page for page in (first, last)] == [True, False]
 
 
 def test_a_standing_pattern_lists_its_parts_alone(desk: Desk) -> None:
