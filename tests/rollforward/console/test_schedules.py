@@ -416,10 +416,12 @@ def test_a_page_of_a_time_reads_a_bounded_number_of_schedules(services: Services
     "path",
     [
         "/schedules/one/nothing",
+        "/schedules/one/unknown",
         "/schedules/one/reminders",
         "/schedules/one/reminders?id=nobody",
         f"/schedules/one/reminders?id={'本' * 400}",
         "/schedules/users/nothing",
+        "/schedules/users/unknown",
         f"/schedules/users/reminders?after={'本' * 400}",
         f"/schedules/users/reminders?id={'本' * 400}",
     ],
