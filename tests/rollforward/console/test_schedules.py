@@ -133,8 +133,7 @@ def test_a_schedule_whose_arguments_cannot_be_read_says_so(desk: Desk) -> None:
     browser = Browser(desk)
     assert "Cannot run" in browser.read("/schedules/users/reminders")
     page = browser.read("/schedules/one/reminders?id=ada")
-    assert "Put the schedule again, or delete it" in page
-    assert "user: Field required" in page
+    assert re.search("Put the schedule again, or delete it.*user: Field required", page)
 
 
 def test_a_dead_run_that_is_replayed_is_done_and_one_that_is_deleted_says_so(desk: Desk) -> None:
@@ -421,7 +420,6 @@ def test_a_page_of_a_time_reads_a_bounded_number_of_schedules(services: Services
         "/schedules/one/reminders?id=nobody",
         f"/schedules/one/reminders?id={'本' * 400}",
         "/schedules/users/nothing",
-        "/schedules/users/unknown",
         f"/schedules/users/reminders?after={'本' * 400}",
         f"/schedules/users/reminders?id={'本' * 400}",
     ],
