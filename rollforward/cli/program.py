@@ -78,6 +78,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parses a command or a verb; an option that it does not have is an error with its own usage.
+
+    argparse would leave the error to the program, whose usage has the commands alone.
+    """
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+
 class _ShowVersion(argparse.Action):
     """Prints the version, and ends the program."""
 
@@ -98,7 +113,7 @@ def _version() -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; an option `command` holds the chosen one."""
-    program = argparse.ArgumentParser(
+    program = _Parser(
         prog="rollforward",
         description=_DESCRIPTION,
         epilog="Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()),

@@ -39,6 +39,8 @@ class ViewDefinitions:
         Raises:
             TypeError: one of them could never be right, and why.
         """
+        if not group:
+            raise TypeError("a group of views needs a name, which is in the paths of its tasks")
         check_views(views)
         self.group = group
         self.views = {view.name: view for view in views}

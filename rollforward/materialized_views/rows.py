@@ -177,7 +177,7 @@ class RowEntry:
 
     @property
     def kind(self) -> str:
-        return self.source.partition(":")[0]
+        return self.source.rpartition(":")[0]
 
     @property
     def fingerprint(self) -> int:

@@ -110,4 +110,4 @@ def source_name(key: Any) -> str:
 
 def source_key(name: str) -> Any:
     """Return the key in a source's name."""
-    return ndb.Key(urlsafe=name.partition(":")[2].encode())
+    return ndb.Key(urlsafe=name.rpartition(":")[2].encode())  # A kind may have a colon in it.

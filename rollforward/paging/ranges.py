@@ -159,6 +159,10 @@ class QueryRange(Range[Any]):
         return self._codec.text(value)[len(self._prefix) :]
 
 
+# Of ndb's properties of times, those whose values are none.
+_PARTS_OF_TIMES = (ndb.DateProperty, ndb.TimeProperty)
+
+
 @dataclass(frozen=True)
 class _PositionCodec:
     """A property's values as texts that sort alike, and back."""
@@ -183,7 +187,7 @@ def _after(prefix: str) -> str:
 def _codec(by: Any) -> _PositionCodec:
     if isinstance(by, ndb.StringProperty):
         return _PositionCodec("text", str, str)
-    if isinstance(by, ndb.DateTimeProperty):
+    if isinstance(by, ndb.DateTimeProperty) and not isinstance(by, _PARTS_OF_TIMES):
         return _PositionCodec("time", lambda at: number_key(microseconds(at)), _time_of)
     if isinstance(by, ndb.IntegerProperty):
         return _PositionCodec("number", number_key, number_of)

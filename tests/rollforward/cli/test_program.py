@@ -44,15 +44,26 @@ def test_the_version_is_the_packages_or_a_clones(capsys: pytest.CaptureFixture[s
     assert re.fullmatch(r"rollforward(, from a clone| \d+\.\d+\.\d+)\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["new"], ["run", "--fly"]])
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ""),
+        (["fly"], ""),
+        (["new"], " new"),
+        (["run", "--fly"], " run"),
+        (["tasks", "--fly"], " tasks"),
+        (["dead", "replay", "--fly"], " dead replay"),
+    ],
+)
 def test_wrong_arguments_end_with_2_and_the_usage(
-    arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
+    arguments: Sequence[str], parts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It is that of the command, or of its verb."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
 
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: rollforward")
+    assert capsys.readouterr().err.startswith(f"usage: rollforward{parts} [-h]")
 
 
 def test_the_module_and_the_script_of_the_wheel_are_the_same_program() -> None:

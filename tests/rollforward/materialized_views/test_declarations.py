@@ -48,6 +48,12 @@ def view_like(view: type[View], **how: Any) -> type[View]:
     return type("Other", (view,), {"name": "other", **how})
 
 
+def test_a_group_without_a_name_is_refused() -> None:
+    """The paths of its tasks would have two slashes in a row, which Flask takes for one."""
+    with pytest.raises(TypeError, match="a group of views needs a name"):
+        ViewGroup("", Numbers)
+
+
 @pytest.mark.parametrize(
     ("declared", "words"),
     [

@@ -283,8 +283,9 @@ def test_an_order_that_cannot_be_paged_is_refused_where_it_is_declared() -> None
         query = PagedBook.query()
         with pytest.raises(ValueError, match="a prefix says which"):
             QueryRange(query, PagedBook.labels)
-        with pytest.raises(TypeError, match="must be an indexed text"):
-            QueryRange(query, PagedBook.note)
+        for column in (PagedBook.note, ndb.DateProperty("day"), ndb.TimeProperty("at")):
+            with pytest.raises(TypeError, match="must be an indexed text"):
+                QueryRange(query, column)
         with pytest.raises(ValueError, match="at least one letter"):
             KeyRange(PagedBook, "")
         for letter in ("\ud7ff", "\uffff", "\U0010ffff"):

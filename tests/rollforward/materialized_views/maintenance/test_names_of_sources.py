@@ -1,4 +1,4 @@
-"""Sources whose kind is called as a walk over a table's own rows is."""
+"""Sources whose kind is called as a walk over a table's own rows is, or has a colon in its name."""
 
 from __future__ import annotations
 
@@ -67,3 +67,62 @@ def test_a_view_over_rows_of_this_name_is_rebuilt_and_verified(
         stored.put()
         [message] = in_a_thread(lambda: verified(world, play.builds, Above, "changed"))
         assert "its markers add up to" in message
+
+
+class Sale(ndb.Model):
+    """A source of a kind in which a source's name has two colons."""
+
+    shop = ndb.StringProperty()
+    amount = ndb.IntegerProperty()
+
+    @classmethod
+    def _get_kind(cls) -> str:
+        return "test:names:Sale"
+
+
+class ByShop(View):
+    """Sales by shop."""
+
+    source = Sale
+    row_rate = None
+
+    @staticmethod
+    def contributions(sale: Sale) -> Contributions:
+        return {sale.shop: {"amount": sale.amount}}
+
+
+class AllShops(View):
+    """The shops of all sales."""
+
+    source = ByShop
+    row_rate = None
+
+    @staticmethod
+    def contributions(row: Row) -> Contributions:
+        return {"all": {"amount": row.sum("amount")}}
+
+
+@one_emulator
+def test_a_kind_may_have_a_colon_in_its_name(services: Services) -> None:
+    """C1, C5: its updates failed for ever, as the key of such a source could not be read."""
+    play = played(services, [ByShop, AllShops])
+
+    def sums(view: type[View]) -> dict[object, float]:
+        return {row.name: row.sum("amount") for row in views.read(world.clients, view).rows}
+
+    with play as (world, views):
+        sales = [Sale(id=f"{shop}{n}", shop=shop, amount=n) for shop in "ab" for n in (1, 2)]
+        views.save(world.clients, *sales)
+        world.settle()
+        saved = sums(ByShop)
+        views.delete(world.clients, sales[0].key)
+        world.settle()
+        in_a_thread(partial(rebuild, world, ByShop, play.builds))
+        assert (saved, sums(ByShop), sums(AllShops)) == (
+            {"a": 3, "b": 3},
+            {"a": 2, "b": 3},
+            {"all": 5},
+        )
+        counts = [row.counts for row in ViewRow.query().fetch() if "all" not in str(row.key.id())]
+        assert {kind for count in counts for kind in count} == {"test:names:Sale"}
+        assert in_a_thread(lambda: verified(world, play.builds, ByShop, "v")) == []
