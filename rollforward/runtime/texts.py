@@ -32,19 +32,25 @@ def storable(text: str, max_chars: int) -> str:
     >>> storable("no guest called \ud83d", 100)
     'no guest called \\ud83d'
     """
-    return text[:max_chars].encode(errors="backslashreplace").decode()[:max_chars]
+    return _spelled_out(text[:max_chars])[:max_chars]
 
 
 def both_ends(text: str, max_chars: int) -> str:
-    r"""Return a text, if it is long without its middle: a traceback ends with the error.
+    r"""Return a storable text, if it is long without its middle: a traceback ends with the error.
 
     >>> both_ends("abcdefghijklmnopqrstuvwxyz", 22)
     'ab\n  … (left out) …\nyz'
     """
+    text = _spelled_out(text)
     if len(text) <= max_chars:
         return text
     half = (max_chars - len(_LEFT_OUT)) // 2
     return text[:half] + _LEFT_OUT + text[-half:]
+
+
+def _spelled_out(text: str) -> str:
+    """Return a text with its unpaired surrogates as escapes, which UTF-8 can encode."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def describe_error(error: BaseException) -> str:

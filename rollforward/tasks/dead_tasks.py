@@ -160,7 +160,7 @@ def _fill(
 ) -> None:
     dead.path, dead.queue, dead.task_name = path, queue, task_name
     dead.body = body.decode(errors="replace")
-    dead.reason = storable(both_ends(reason, MAX_REASON_CHARS), MAX_REASON_CHARS)
+    dead.reason = both_ends(reason, MAX_REASON_CHARS)
     dead.error = storable(error or error_class(reason), MAX_ERROR_CHARS)
     dead.list_open()
 

@@ -236,7 +236,7 @@ def _fail(attempt: FlowAttempt, error: Exception) -> None:
 def fail(row: FlowRun, reason: str, step: str = "") -> None:
     """Mark a row as failed, at a step or in the code between, in a write of the caller's."""
     row.failed_step = step or None
-    row.state, row.failure, row.due = FAILED, storable(reason, MAX_REASON_CHARS), None
+    row.state, row.failure, row.due = FAILED, both_ends(reason, MAX_REASON_CHARS), None
     row.failed = row.created
     row.other_version = row.other_version_since = row.turn = None
     row.owner = row.lease_expires_at = None
@@ -251,7 +251,7 @@ def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
             return  # A run before this one has failed.
         if row.state in (RUNNING, UNDOING):
             check_silent(clients, row)
-            fail(row, both_ends(reason, MAX_REASON_CHARS))
+            fail(row, reason)
             row.put()
 
     log.error("the flow %s failed: %s", args.run_id, reason)

@@ -32,7 +32,7 @@ from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest
 from rollforward.lanes.runs.ends import Dead, End, Later
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
-from rollforward.runtime.texts import both_ends, storable
+from rollforward.runtime.texts import both_ends
 from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import BadArgumentsError
 from rollforward.tracing import caused_by, start_span
@@ -167,7 +167,7 @@ def _after(clients: Clients, window: Window, end: Later) -> Window:
     """Return a window that runs again later."""
     now_utc = clients.clock.now()
     not_before_ms = milliseconds(now_utc + datetime.timedelta(seconds=end.pause_s))
-    reason = storable(both_ends(end.reason, ends.MAX_REASON_CHARS), ends.MAX_REASON_CHARS)
+    reason = both_ends(end.reason, ends.MAX_REASON_CHARS)
     if end.is_failure:
         return window.failed(reason, not_before_ms)
     since_ms = (window.unknown_since_ms or milliseconds(now_utc)) if end.is_unknown else 0

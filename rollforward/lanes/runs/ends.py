@@ -29,7 +29,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
-from rollforward.runtime.texts import both_ends, describe_error, error_with_stack, storable
+from rollforward.runtime.texts import both_ends, describe_error, error_with_stack
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.dead_task_entities import error_class
 from rollforward.tasks.declaration import Task, hashed_name
@@ -201,7 +201,7 @@ def reschedule(holder: Holder, task: LaneTask, end: Later) -> bool:
             return state is not None and not lane.order and task_key(moved_id).get() is not None
         row.failures = task.failures + end.is_failure if end.failures is None else end.failures
         row.waits = task.waits + (not end.is_failure)
-        row.reason = storable(both_ends(end.reason, MAX_REASON_CHARS), MAX_REASON_CHARS)
+        row.reason = both_ends(end.reason, MAX_REASON_CHARS)
         row.not_before = naive_utc(until)
         row.unknown_since = (row.unknown_since or naive_utc(now_utc)) if end.is_unknown else None
         if lane.order:
