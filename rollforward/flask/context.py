@@ -47,6 +47,7 @@ class Wiring:
         object.__setattr__(self, "verifier", verifier)
         task_metrics = TaskMetrics(self.settings.processes_folder)
         object.__setattr__(self, "task_metrics", task_metrics)
+        self.clients.meter.failures.on_failure = task_metrics.note_failed_call
         in_progress = RequestsInProgress(self.clients.process_state)
         object.__setattr__(self, "requests_in_progress", in_progress)
 

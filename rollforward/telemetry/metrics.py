@@ -1,4 +1,4 @@
-"""Metrics of deliveries: delay, duration and outcome, by task and queue.
+"""Metrics of deliveries, by task and queue, and of remote calls that fail.
 
 They are counted in the process's memory and cost no remote call. `/metrics` has them as histograms
 and counters of Prometheus, summed over the workers of one instance and labelled with it. If the
@@ -48,14 +48,26 @@ class Family:
     name: str
     help: str
     kind: str
+    labels: tuple[str, ...] = ("task", "queue")
 
 
 DELAY = Family(
     "task_delay_seconds", "Time from when a task was due until its delivery began.", "histogram"
 )
 DURATION = Family("task_duration_seconds", "Duration of a delivery in the app.", "histogram")
-DELIVERIES = Family("task_deliveries_total", "Deliveries of tasks by their outcome.", "counter")
-FAMILIES = (DELAY, DURATION, DELIVERIES)
+DELIVERIES = Family(
+    "task_deliveries_total",
+    "Deliveries of tasks by their outcome.",
+    "counter",
+    ("task", "queue", "outcome"),
+)
+FAILED_CALLS = Family(
+    "failed_calls_total",
+    "Calls of Datastore and Cloud Tasks that failed, by method and status code.",
+    "counter",
+    ("service", "method", "code"),
+)
+FAMILIES = (DELAY, DURATION, DELIVERIES, FAILED_CALLS)
 
 
 class TaskMetrics:
@@ -89,6 +101,11 @@ class TaskMetrics:
             self._observe(DELAY, (task, queue), delay_s)
         self._recorder.note(task, queue, outcome, delay_s, duration_s)
 
+    def note_failed_call(self, failure: tuple[str, str, str]) -> None:
+        """Count a remote call that failed: its service, its method and its status code."""
+        self._count(FAILED_CALLS, failure, ((0, 1.0),), 1)
+        self._recorder.note_failed_call(failure)
+
     def lines(self) -> Iterator[str]:
         """Yield the samples of the instance in the text format of Prometheus."""
         sums = sorted(self._cells.sums().items())
@@ -99,9 +116,10 @@ class TaskMetrics:
             yield f"# HELP {family.name} {family.help}"
             yield f"# TYPE {family.name} {family.kind}"
             for key, numbers in rows:
-                labels = {"task": key[0], "queue": key[1], "app_instance": self.instance}
-                if family is DELIVERIES:
-                    yield _sample(family.name, {**labels, "outcome": key[2]}, numbers[0])
+                labels = dict(zip(family.labels, key, strict=True))
+                labels["app_instance"] = self.instance
+                if family.kind == "counter":
+                    yield _sample(family.name, labels, numbers[0])
                 else:
                     yield from _histogram(family.name, labels, numbers)
 
@@ -127,27 +145,50 @@ class _OpenTelemetry:
     """Recorder by OpenTelemetry's API, from when the app has loaded it; before that it is idle."""
 
     def __init__(self) -> None:
-        self._instruments: tuple[Any, Any, Any] | None = None
+        self._instruments: _Instruments | None = None
 
     def note(
         self, task: str, queue: str, outcome: Outcome, delay_s: float | None, duration_s: float
     ) -> None:
-        if self._instruments is None:
-            api = sys.modules.get("opentelemetry.metrics")
-            if api is None or not hasattr(api, "get_meter"):
-                return
-            meter = api.get_meter("rollforward")
-            self._instruments = (
-                meter.create_histogram("rollforward.task.delay", "s", DELAY.help),
-                meter.create_histogram("rollforward.task.duration", "s", DURATION.help),
-                meter.create_counter("rollforward.task.deliveries", "1", DELIVERIES.help),
-            )
-        delay, duration, deliveries = self._instruments
+        instruments = self._opened()
+        if instruments is None:
+            return
         labels = {"task": task, "queue": queue}
         if delay_s is not None:
-            delay.record(delay_s, labels)
-        duration.record(duration_s, labels)
-        deliveries.add(1, {**labels, "outcome": outcome.value})
+            instruments.delay.record(delay_s, labels)
+        instruments.duration.record(duration_s, labels)
+        instruments.deliveries.add(1, {**labels, "outcome": outcome.value})
+
+    def note_failed_call(self, labels: tuple[str, ...]) -> None:
+        if (instruments := self._opened()) is not None:
+            instruments.failed_calls.add(1, dict(zip(FAILED_CALLS.labels, labels, strict=True)))
+
+    def _opened(self) -> _Instruments | None:
+        api = sys.modules.get("opentelemetry.metrics")
+        if self._instruments is None and hasattr(api, "get_meter"):
+            self._instruments = _Instruments.of(api)
+        return self._instruments
+
+
+@dataclass(frozen=True)
+class _Instruments:
+    """The instruments of OpenTelemetry, one for each family."""
+
+    delay: Any
+    duration: Any
+    deliveries: Any
+    failed_calls: Any
+
+    @classmethod
+    def of(cls, api: Any) -> _Instruments:
+        """Make them with the API of metrics."""
+        meter = api.get_meter("rollforward")
+        return cls(
+            meter.create_histogram("rollforward.task.delay", "s", DELAY.help),
+            meter.create_histogram("rollforward.task.duration", "s", DURATION.help),
+            meter.create_counter("rollforward.task.deliveries", "1", DELIVERIES.help),
+            meter.create_counter("rollforward.failed_calls", "1", FAILED_CALLS.help),
+        )
 
 
 def instance_of(folder: str | None) -> str:

@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 from rollforward.console.pages import records
+from rollforward.runtime.channel.call_failures import SICK
 from rollforward.telemetry.metrics import (
     DELAY,
     DELIVERIES,
     DURATION,
+    FAILED_CALLS,
     FAMILIES,
     Outcome,
     TaskMetrics,
@@ -102,9 +104,10 @@ def test_their_labels_exist(file: str) -> None:
     """By which they sum and select, as far as deliveries are concerned."""
     metrics = TaskMetrics(instance="i")
     metrics.note("/tasks/a", "q", Outcome.DONE, delay_s=1, duration_s=1)
+    metrics.note_failed_call(("Datastore", "Commit", "UNAVAILABLE"))
     labels = {label for line in metrics.lines() for label in re.findall(r'(\w+)="', line)}
     for expression in expressions()[file]:
-        if "task_" not in expression:
+        if "task_" not in expression and FAILED_CALLS.name not in expression:
             continue
         used = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression)
                 for label in by.split(",")}  # fmt: skip
@@ -131,6 +134,14 @@ def test_their_outcomes_exist() -> None:
     assert {"failed", "dead", "unavailable"} <= outcomes
     assert outcomes <= {outcome.value for outcome in Outcome}
     assert DELIVERIES.name in texts
+
+
+def test_their_status_codes_exist() -> None:
+    """The alert has those of a sick service, as the console has."""
+    texts = " ".join(expressions()["alerts"])
+    codes = set(re.findall(r'code=~"([A-Z_|]+)"', texts))
+
+    assert {code for text in codes for code in text.split("|")} == SICK
 
 
 def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:

@@ -10,8 +10,10 @@ from dataclasses import replace
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
-from rollforward.flask.endpoints.health import outage_advice, service_states
+from rollforward.flask.context import clients
+from rollforward.flask.endpoints.health import NEEDED, outage_advice, service_states
 from rollforward.look.lists import parse_integer
+from rollforward.look.words import pluralize
 from rollforward.operations import DeadTaskFilter
 from rollforward.runtime.clock import TimeRange
 from rollforward.tasks.errors import Retry
@@ -31,9 +33,25 @@ OUTAGES = (*OUTCOME_UNKNOWN, rpc_errors.ResourceExhausted, rpc_errors.RetryError
 
 
 def outage_text(error: Exception) -> str:
-    """Return which services do not answer, as far as they are known, and how a call ended."""
-    advice = outage_advice(service_states())
+    """Return which services do not answer, or which of their calls fail, and how a call ended."""
+    advice = outage_advice(service_states()) or " ".join(failing_calls())
     return f"{advice or 'A service does not answer; try again in a moment.'} {error}"
+
+
+def failing_calls(min_count: int = 1) -> list[str]:
+    """Return which calls have failed in this process within a minute, by services that answer.
+
+    Args:
+        min_count: Calls of one method that failed less often are left out.
+    """
+    states = service_states()
+    away = {NEEDED[key] for key in NEEDED if not states[key]}
+    return [
+        f"{failure.service} answers, but {pluralize(count, f'{failure.method} call')} of this "
+        f"process failed within a minute: {failure.code}."
+        for failure, count in clients().meter.failures.recent()
+        if count >= min_count and failure.service not in away
+    ]
 
 
 class BadQueryError(ValueError):

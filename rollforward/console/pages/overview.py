@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from flask.typing import ResponseReturnValue
 
+from rollforward.console.api.queries import failing_calls
 from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render
 from rollforward.console.pages.records import recent_alerts
@@ -31,6 +32,8 @@ MAX_FAILED = 1_000
 MAX_LISTED = 20
 # Each costs a query.
 MAX_PARTS_WITH_LETTERS = 20
+# A call now and then may fail: it is repeated.
+FAILING_CALLS = 3
 _COUNTED_GAUGES = (
     *("dead_tasks_open", "flows_failed", "streams_dead_letters", "pull_queue_dead_letters"),
     *("outbox_oldest_seconds", "outbox_oldest_unacked_seconds"),
@@ -73,7 +76,7 @@ def overview() -> ResponseReturnValue:
 
 
 def _unavailable() -> list[Attention]:
-    """Return what does not answer. Without Datastore there is no page."""
+    """Return what does not answer, or fails calls. Without Datastore there is no page."""
     states, away = service_states(), []
     if not states["tasks"]:
         text = "Cloud Tasks does not answer: committed tasks are kept, and wait"
@@ -81,7 +84,8 @@ def _unavailable() -> list[Attention]:
     if settings().memcached and not states["memcached"]:
         text = "memcached does not answer: the results are the same, and batches smaller"
         away.append(Attention("◷", "retrying", text, "/lag"))
-    return away
+    failing = failing_calls(FAILING_CALLS)
+    return [*away, *(Attention("◷", "retrying", text, "/waiting") for text in failing)]
 
 
 def _queues() -> list[Attention]:

@@ -1,6 +1,7 @@
 """Interceptors of every remote call over gRPC: a deadline, and a meter.
 
 The meter counts as a bill does: `rollforward/local/prices.toml` has the rules with their sources.
+It also counts the calls that fail, for operators.
 
 Both sit in the channel, so they see ndb, google-cloud-datastore and google-cloud-tasks alike, and
 tests put their faults in the same place.
@@ -20,6 +21,7 @@ import grpc
 from google.cloud.datastore_v1.services.datastore.transports import DatastoreGrpcTransport
 from google.cloud.datastore_v1.types import EntityResult, QueryResultBatch
 
+from rollforward.runtime.channel.call_failures import CallFailures
 from rollforward.runtime.channel.failed_call import error_of
 
 
@@ -66,9 +68,14 @@ _NOTHING = Cost()
 
 
 class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Counts the remote calls of each thread."""
+    """Counts the remote calls of each thread, and those that fail.
+
+    Attributes:
+        failures: The failed calls of this process.
+    """
 
     def __init__(self) -> None:
+        self.failures = CallFailures()
         self._local = threading.local()
         self._lock = threading.Lock()
         self._total = Cost()
@@ -95,9 +102,16 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         asked = _request_cost(service, rpc, request)
         self._add(spent, Cost(round_trips=1) + asked)
         call = continuation(details, request)
-        if rpc in _ANSWERS:
-            call.add_done_callback(lambda done: self._add(spent, _reply_cost(rpc, asked, done)))
+        call.add_done_callback(lambda done: self._end(spent, service, rpc, asked, done))
         return call
+
+    def _end(self, spent: Cost, service: str, rpc: str, asked: Cost, call: Any) -> None:
+        """Add the cost of an answer, or count a failure."""
+        error = error_of(call)
+        if isinstance(error, grpc.RpcError):
+            self.failures.note(service, rpc, error.code().name)
+        if rpc in _ANSWERS:
+            self._add(spent, _reply_cost(rpc, asked, call, error))
 
     def _usage(self) -> Cost:
         if not hasattr(self._local, "spent"):
@@ -162,9 +176,8 @@ def message_of(request: Any) -> Any:
     return kind.pb(request) if hasattr(kind, "pb") else request
 
 
-def _reply_cost(rpc: str, asked: Cost, call: Any) -> Cost:
+def _reply_cost(rpc: str, asked: Cost, call: Any, error: Exception | None) -> Cost:
     """Price a call by its answer: the cost that is not in its request."""
-    error = error_of(call)
     if error is not None:
         is_refused = isinstance(error, grpc.RpcError) and error.code() in _REFUSALS
         return _NOTHING - asked if is_refused else _NOTHING

@@ -66,8 +66,22 @@ def test_outcomes_are_counted_apart() -> None:
 
     counts = {name: value for name, value in found.items() if "deliveries" in name}
     assert len(counts) == len(Outcome)
-    assert counts[f'task_deliveries_total{LABELS[:-1]},outcome="done"}}'] == 2
+    done = 'task="/tasks/a",queue="default",outcome="done",app_instance="i1"'
+    assert counts[f"task_deliveries_total{{{done}}}"] == 2
     assert not any("delay" in name for name in found)
+
+
+def test_failed_calls_are_counted_apart() -> None:
+    """By service, method and status code."""
+    metrics = TaskMetrics(instance="i1")
+    for code in ("UNAVAILABLE", "ABORTED", "UNAVAILABLE"):
+        metrics.note_failed_call(("Datastore", "Commit", code))
+
+    labels = 'service="Datastore",method="Commit",code="{}",app_instance="i1"'
+    assert samples(metrics) == {
+        f"failed_calls_total{{{labels.format('UNAVAILABLE')}}}": 2,
+        f"failed_calls_total{{{labels.format('ABORTED')}}}": 1,
+    }
 
 
 def test_a_clock_that_is_behind_makes_no_negative_delay() -> None:
@@ -132,6 +146,7 @@ def test_opentelemetry_gets_what_prometheus_gets() -> None:
         "reader = InMemoryMetricReader()\n"
         "api.set_meter_provider(MeterProvider(metric_readers=[reader]))\n"
         "note(); note()\n"
+        "metrics.note_failed_call(('Datastore', 'Commit', 'UNAVAILABLE'))\n"
         "data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0]\n"
         "for metric in data.metrics:\n"
         "    [point] = metric.data.data_points\n"
@@ -144,6 +159,8 @@ def test_opentelemetry_gets_what_prometheus_gets() -> None:
         f"rollforward.task.delay 2 {{{labels}}}",
         f"rollforward.task.duration 2 {{{labels}}}",
         f"rollforward.task.deliveries 2 {{{labels}, 'outcome': 'done'}}",
+        "rollforward.failed_calls 1 "
+        "{'service': 'Datastore', 'method': 'Commit', 'code': 'UNAVAILABLE'}",
     ]
 
 
