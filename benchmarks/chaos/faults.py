@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from grpc import StatusCode
+
 from benchmarks.chaos.stage import Stage
-from benchmarks.harness.proxies import COMMIT, Trouble, away, late, lost, twice
+from benchmarks.harness.proxies import COMMIT, Trouble, away, late, lost, refused, slow, twice
 
 TROUBLE_S, AWAY_S, SILENT_S = 4.0, 6.0, 3.0
 # Far more than the clock skew that time services allow.
@@ -41,6 +43,11 @@ FAULTS: dict[str, Strike] = {
     "commits lost": _datastore(lost, 0.3, COMMIT),
     "commits late": _datastore(late, 0.3, COMMIT),
     "commits doubled": _datastore(twice, 1.0, COMMIT),
+    "commits refused": _datastore(away, 1.0, COMMIT),
+    "commits aborted": _datastore(refused(StatusCode.ABORTED), 0.7, COMMIT),
+    "datastore errors": _datastore(refused(StatusCode.INTERNAL), 0.5),
+    "datastore quota": _datastore(refused(StatusCode.RESOURCE_EXHAUSTED), 0.5),
+    "datastore slow": _datastore(slow, 1.0),
     "answers cut short": lambda stage: stage.cut_answers(TROUBLE_S),
     "cloud tasks replies lost": _tasks(lost, 0.5),
     "cloud tasks calls doubled": _tasks(twice, 1.0),

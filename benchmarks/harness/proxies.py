@@ -20,14 +20,17 @@ from rollforward.local.system import ports
 COMMIT = "/google.datastore.v1.Datastore/Commit"
 CUT_EVERY_S = 0.1
 _ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-_UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 # Calls the service; raises grpc.RpcError.
 Forward = Callable[[], bytes]
 
 
 class Refused(Exception):
-    """Raised to answer the caller with UNAVAILABLE."""
+    """Raised to answer the caller with a status code."""
+
+    def __init__(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,21 @@ def lost(forward: Forward) -> bytes:
 def away(forward: Forward) -> bytes:
     """Refuse the call without forwarding it."""
     raise Refused
+
+
+def refused(code: grpc.StatusCode) -> Callable[[Forward], bytes]:
+    """Return a fault that answers with a code, without forwarding the call."""
+
+    def answer(forward: Forward) -> bytes:
+        raise Refused(code)
+
+    return answer
+
+
+def slow(forward: Forward) -> bytes:
+    """Forward the call after a second."""
+    time.sleep(1)
+    return forward()
 
 
 def late(forward: Forward) -> bytes:
@@ -116,8 +134,8 @@ class Proxy(grpc.GenericRpcHandler):
                 if (trouble := next(striking, None)) is not None:
                     return trouble.answer(forward)
                 return forward()
-            except Refused:
-                context.abort(_UNAVAILABLE, "the proxy refuses")
+            except Refused as refusal:
+                context.abort(refusal.code, "the proxy refuses")
             except grpc.RpcError as error:
                 context.abort(error.code(), error.details())
 

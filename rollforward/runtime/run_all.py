@@ -50,7 +50,7 @@ def run_all(
             results.returned.append(act())
             in_a_row = 0
         except Exception as error:
-            is_transient = isinstance(error, TRANSIENT)
+            is_transient = _is_transient(error)
             if is_transient:
                 log.warning("%s: %s", complaint, error)
             else:
@@ -61,3 +61,14 @@ def run_all(
                 results.is_cut_short = True
                 break
     return results
+
+
+def _is_transient(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, is a service's and passes.
+
+    Patterns have errors of their own for an outage. A traceback of it, in each sweep of each of
+    them, says nothing more.
+    """
+    while error is not None and not isinstance(error, TRANSIENT):
+        error = error.__cause__
+    return error is not None

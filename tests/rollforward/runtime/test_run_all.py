@@ -36,6 +36,22 @@ def test_one_that_fails_stops_none_behind_it(caplog: pytest.LogCaptureFixture) -
     assert not results.is_cut_short
 
 
+def test_an_outage_is_one_line_whichever_error_a_pattern_makes_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The sweep of a pipeline wrote a hundred lines of traceback for each refused commit."""
+    wrapped = RuntimeError("a commit is in doubt")
+    wrapped.__cause__ = LookupError("no answer")
+    wrapped.__cause__.__cause__ = AWAY
+
+    results = run_all(acting(wrapped, wrapped, 1), max_unavailable=2)
+
+    assert results.is_cut_short
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert caplog.messages[0] == "0 failed: a commit is in doubt"
+    assert "Traceback" not in caplog.text
+
+
 def test_the_first_error_of_a_kind_rises() -> None:
     """By default of any kind; without one nothing rises."""
     results = run_all(acting(BUG, AWAY))
