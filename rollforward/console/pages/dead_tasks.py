@@ -30,6 +30,7 @@ from rollforward.look.lists import ListChoice
 from rollforward.operations import DeadTaskFilter, UnknownDeadTaskError, list_dead_tasks
 from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.replays import get_dead_task
+from rollforward.runtime.texts import has_unpaired_surrogate
 
 MAX_COUNTED = 1_000
 SHOWN = 5
@@ -146,7 +147,9 @@ def _run_of(pattern: str, body: str) -> str:
         run_id = json.loads(body).get("run_id", "")
     except (ValueError, AttributeError, RecursionError):
         return ""
-    return run_id if isinstance(run_id, str) and pattern in patterns_with_runs() else ""
+    if not isinstance(run_id, str) or has_unpaired_surrogate(run_id):
+        return ""
+    return run_id if pattern in patterns_with_runs() else ""
 
 
 @page
