@@ -66,9 +66,14 @@ def check_head() -> None:
 
 
 def check_form() -> None:
-    """End a request with 413 whose form has too many fields, or one that is too long."""
+    """End a request with 413 whose form has too many fields, or one that is too long.
+
+    And with 400 if one has no name, which no browser sends: whoever looks for a name fails at it.
+    """
     if request.mimetype == "application/x-www-form-urlencoded":
         _check_count(request.get_data().count(b"&"))  # Flask counts the parts of other forms.
+    if None in request.form or None in request.files:
+        abort(400, "each field of a form must have a name; nothing was changed")
     _check(request.form.items(multi=True))
     names = ((name, file.filename or "") for name, file in request.files.items(multi=True))
     for field, name in names:

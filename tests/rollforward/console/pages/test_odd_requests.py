@@ -36,3 +36,22 @@ def test_a_dead_task_whose_run_is_half_a_character_is_shown(desk: Desk) -> None:
 
     assert f"{ROOT}/runs/continuations/" not in text
     assert browser.open(f"/dead/one/{dead_id}").status_code == 404
+
+
+@pytest.mark.parametrize("place", ["", '; filename="a.csv"'])
+@pytest.mark.parametrize("text", ["x", "x" * 300])
+def test_a_part_of_a_form_without_a_name_is_a_bad_request(
+    desk: Desk, place: str, text: str
+) -> None:
+    """Of the console, and of any page that takes a form."""
+    part = f"--b\r\nContent-Disposition: form-data{place}\r\n\r\n{text}\r\n--b--\r\n"
+
+    response = Browser(desk).client.post(
+        f"{ROOT}/dead/change",
+        data=part,
+        content_type="multipart/form-data; boundary=b",
+        headers={"X-Role": "operate"},
+    )
+
+    assert response.status_code == 400
+    assert "each field of a form must have a name" in response.text
