@@ -24,8 +24,9 @@ from rollforward.lanes.rows.entities import (
     time_of,
     waiting,
 )
-from rollforward.lanes.rows.states import KEEP_STATE, keep, over_in, remove_claims, write_claim
-from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims
+from rollforward.lanes.rows.states import KEEP_STATE, keep, note_over, remove_claims, write_claim
+from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest
+from rollforward.lanes.runs.dead_claims import dead_claims
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
@@ -90,7 +91,7 @@ def take(
             if _is_claimed(clients, gathered, lane_id, state, plan):
                 return replace(plan, asked_s=asked_s)
         except Exception:
-            over_in(clients).add(plan.claim.owner)  # It may have been written.
+            note_over(clients, plan.claim.owner)  # It may have been written.
             raise
     raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
 

@@ -26,7 +26,7 @@ from rollforward.lanes.gathered.claiming import ClaimedWindow, next_run, put_sta
 from rollforward.lanes.gathered.window import Window, milliseconds, time_at
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, unquote
-from rollforward.lanes.rows.states import over_in
+from rollforward.lanes.rows.states import note_over
 from rollforward.lanes.runs import ends
 from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest
 from rollforward.lanes.runs.ends import Dead, End, Later
@@ -159,7 +159,7 @@ def _close(gathered: Gathered[Any], holder: Holder, claimed: ClaimedWindow, end:
     try:
         transact_by_version(clients, body)
     except TRANSIENT:
-        over_in(clients).add(claimed.claim.owner)  # Nobody needs to watch it.
+        note_over(clients, claimed.claim.owner)  # Nobody needs to watch it.
         raise
 
 

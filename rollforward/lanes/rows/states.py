@@ -24,6 +24,8 @@ KEEP_BEGUN = datetime.timedelta(days=14)
 KEEP_HEAD = datetime.timedelta(days=40)  # A task of an order may wait for so long.
 # The state of a window that has calls is kept: None would list its key among those that rest.
 LONG_AFTER = datetime.timedelta(days=3650)
+# A note in memcached that work is over: far longer than a claim lasts without beats.
+OVER_S = 3600
 
 
 def write_claim(
@@ -61,10 +63,10 @@ def remove_claims(
             failed.
     """
     for claim in dead:
-        is_over = claim.owner in over_in(clients)
-        if not is_over:
+        has_ended = is_over(clients, claim.owner)
+        if not has_ended:
             log.warning("a delivery of %s died over its work", lane_id)
-        counted = partial(write, counts=not is_over)
+        counted = partial(write, counts=not has_ended)
         if transact_by_version(clients, partial(remove_claim, lane_id, claim, counted)):
             over_in(clients).discard(claim.owner)
 
@@ -90,6 +92,24 @@ def remove_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], 
 def over_in(clients: Clients) -> set[str]:
     """Return the owners of this process whose work has ended, and whose claims may be there."""
     return clients.process_state.get_or_create("lanes-over", set)
+
+
+def note_over(clients: Clients, owner: str) -> None:
+    """Note that the work of an owner has ended, and that its claim may be there.
+
+    Datastore did not take the claim back, and memcached tells other processes why it is silent.
+    """
+    over_in(clients).add(owner)
+    clients.cache.set(_over_key(owner), owner.encode(), OVER_S)
+
+
+def is_over(clients: Clients, owner: str) -> bool:
+    """Return whether the work of an owner is known to have ended, in whichever process."""
+    return owner in over_in(clients) or clients.cache.get(_over_key(owner)) == owner.encode()
+
+
+def _over_key(owner: str) -> str:
+    return f"lanes:over:{owner}"
 
 
 def keep(

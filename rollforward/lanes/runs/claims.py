@@ -28,8 +28,9 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.rows.entities import Claim, LaneState, LaneTask, state_key, task_key
-from rollforward.lanes.rows.states import keep, over_in, remove_claims, write_claim
+from rollforward.lanes.rows.states import keep, note_over, remove_claims, write_claim
 from rollforward.lanes.runs import lookups
+from rollforward.lanes.runs.dead_claims import dead_claims
 from rollforward.lanes.runs.lookups import waits_until
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
@@ -37,7 +38,6 @@ from rollforward.runtime.sharing.optimistic_transaction import transact_by_versi
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
 
-LEASE_S = 15
 BEAT_S = 3.0
 BEAT_ATTEMPTS = 4
 CONFIRMED_FOR_S = 9.0
@@ -121,7 +121,7 @@ def take(
             if is_mine and state is None:  # It may have had one meanwhile, and these have run.
                 tasks = _existing(tasks)
         except Exception:
-            over_in(clients).add(plan.claim.owner)  # It may have been written.
+            note_over(clients, plan.claim.owner)  # It may have been written.
             raise
         if is_mine:
             return replace(plan, tasks=tasks, asked_s=asked_s)
@@ -339,7 +339,7 @@ class Holder:
                 return transact_by_version(self.clients, body)
             except TRANSIENT:
                 if attempt == RELEASE_ATTEMPTS:
-                    over_in(self.clients).add(self.claim.owner)
+                    note_over(self.clients, self.claim.owner)
                     raise
                 self.clients.clock.sleep(RELEASE_PAUSE_S * attempt)
         raise AssertionError("unreachable")
@@ -389,34 +389,6 @@ def _take_over(task_id: str) -> None:
 
 def _replace(state: LaneState, claim: Claim) -> None:
     state.set_claims([claim if other.owner == claim.owner else other for other in state.claims])
-
-
-# Claims of dead deliveries
-
-
-def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Claim]:
-    """Return the claims of deliveries that are known to be dead, or do not beat when watched."""
-    over = over_in(clients)
-    dead = [
-        claim
-        for claim in state.claims
-        if claim.owner in over or clients.processes.is_dead(claim.owner)
-    ]
-    if dead or not watches:
-        return dead
-    seen = {claim.last_beat for claim in state.claims}
-    for _ in range(LEASE_S):
-        clients.clock.sleep(1)
-        row: LaneState | None = state.key.get()
-        alive = row.claims if row is not None else []
-        silent = [claim for claim in alive if claim.last_beat in seen]
-        if not silent:
-            return []
-        # Its neighbours know of the death of a process after a second.
-        if dead := [claim for claim in silent if clients.processes.is_dead(claim.owner)]:
-            return dead
-        seen = {claim.last_beat for claim in silent}
-    return silent
 
 
 def put_without_claim(

@@ -20,7 +20,7 @@ from rollforward.lanes import Lane, hints
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import Claim, state_key
-from rollforward.lanes.runs import claims, delivery, ends, lookups
+from rollforward.lanes.runs import claims, dead_claims, delivery, ends, lookups
 from rollforward.runtime import Clients
 from rollforward.runtime.process.heartbeats import NoHeart
 from rollforward.tasks import task
@@ -157,7 +157,7 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(lookups, "SLICE_S", 60.0),
         mock.patch.object(claims, "transact_by_version", by_version),
         mock.patch.object(states, "transact_by_version", by_version),
-        mock.patch.object(claims, "LEASE_S", 1),
+        mock.patch.object(dead_claims, "LEASE_S", 1),
         mock.patch.object(claims, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         mock.patch.object(delivery, "Holder", standing),
         mock.patch.object(ends, "transact_by_version", by_version),

@@ -28,6 +28,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.sharing import conditional_writes, optimistic_transaction
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Retry
+from rollforward.testing.opening import ProcessMemory
 from rollforward.testing.world import apart
 from tests.infra.world import World
 from tests.rollforward.lanes.office import DESK, IN_ORDER, SHARED, TWO, LaneLetter, send, write
@@ -426,4 +427,20 @@ def test_a_process_that_dies_while_it_is_watched_is_not_watched_to_the_end(world
     wake(world, SHARED, replace(world.clients, processes=processes), is_check=True)
     assert DESK.begun == ["ada:0"]
     assert world.clock.time_s - began_s < 5
+    assert LaneTask.query().fetch() == []
+
+
+def test_a_claim_that_another_process_could_not_give_back_is_taken_at_once(world: World) -> None:
+    """K5: memcached says why it is silent. Its task has not failed: Datastore was away."""
+    DESK.before = lambda name: world.plan.break_next("datastore", "error", 99)
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, SHARED)
+    failures: list[int] = []
+    world.plan.pending, began_s = [], world.clock.time_s
+    DESK.before = lambda name: failures.extend(row.failures for row in LaneTask.query())
+    wake(world, SHARED, replace(world.clients, process_state=ProcessMemory()), is_check=True)
+    assert failures == [0]
+    assert world.clock.time_s - began_s < 1
     assert LaneTask.query().fetch() == []

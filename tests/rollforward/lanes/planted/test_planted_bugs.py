@@ -19,7 +19,8 @@ from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import adding, hints
 from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import LaneState, LaneTask, place_of, state_key, waiting
-from rollforward.lanes.runs import claims, ends, lookups
+from rollforward.lanes.rows.states import over_in
+from rollforward.lanes.runs import claims, dead_claims, ends, lookups
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.lanes import test_lane_backlogs as backlogs
@@ -174,7 +175,17 @@ def _forgets_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _remembers_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process does not know that work of its own is over."""
-    monkeypatch.setattr(claims, "over_in", lambda clients: set())
+    monkeypatch.setattr(dead_claims, "over_in", lambda clients: set())
+
+
+def _tells_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "is_over", lambda clients, owner: owner in over_in(clients))
+    monkeypatch.setattr(dead_claims, "is_over", states.is_over)
+
+
+def _counts_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that could not be given back counts as the death of its worker."""
+    monkeypatch.setattr(states, "is_over", lambda clients, owner: owner in over_in(clients))
 
 
 def _forgets_what_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +311,14 @@ PLANTED: Sequence[tuple[Plant, Callable[..., None], Mapping[str, object]]] = (
         _remembers_no_end,
         guards.test_a_claim_that_could_not_be_given_back_is_taken_at_once_in_its_process,
         {"lane": SHARED},
+    ),
+    *(
+        (
+            plant,
+            moments.test_a_claim_that_another_process_could_not_give_back_is_taken_at_once,
+            {},
+        )
+        for plant in (_tells_no_other_process, _counts_an_outage)
     ),
     (
         _forgets_what_has_begun,
