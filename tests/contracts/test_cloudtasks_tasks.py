@@ -257,6 +257,15 @@ def test_largest_headers(cloud):
         cloud.create(http_request=cloud.http(headers={"X-Large": "x" * 80 * 1024}))
 
 
+@pytest.mark.parametrize(
+    "name", ["", " X-A", "Content-Length ", "X-A: b", "X A", "X-\u00e4", "X-\n"]
+)
+def test_a_name_of_a_header_is_a_token(cloud, name):
+    """As RFC 9110 has it: a space behind its name made a reserved header the caller's."""
+    with pytest.raises(exceptions.InvalidArgument, match="HTTP does not allow"):
+        cloud.create(http_request=cloud.http(headers={name: "1"}))
+
+
 def test_reserved_headers_are_not_the_callers(cloud):
     """Host, Content-Length, X-Google-*, X-AppEngine-* cannot be set (REF#httprequest)."""
     headers = {

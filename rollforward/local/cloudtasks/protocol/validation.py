@@ -321,13 +321,17 @@ def _add_app_engine_headers(stored: Any) -> None:
         stored.headers["Content-Type"] = "application/octet-stream"
 
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # A token of RFC 9110.
+
+
 def _store_headers(stored: Any, requested: Any) -> None:
     """Replace stored by the requested headers without those only the service may set."""
     if sum(len(name) + len(value) for name, value in requested.items()) > MAX_HEADERS_BYTES:
         raise errors.invalid("The size of the headers must be less than 80KB.")
     stored.clear()
     for name, value in requested.items():
-        if any(ord(character) < 0x20 for character in name + value) or not name:
+        # A space around a name, or a colon in it, would pass by what is reserved.
+        if not _HEADER_NAME.fullmatch(name) or any(ord(letter) < 0x20 for letter in value):
             raise errors.invalid(f"Header '{name}' holds a character that HTTP does not allow.")
         if not is_reserved(name):
             stored[name] = value
