@@ -233,7 +233,7 @@ def configure(
         _configure_pages(app, settings)
         errors.register(app, error_page)
     elif app.config["SECRET_KEY"] is None:
-        app.config["SECRET_KEY"] = settings.secret_keys[0]
+        app.config.update(_secret_keys(settings))
     wiring = app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     own_hooks.register(app)
     if settings.reports_folder:
@@ -246,8 +246,7 @@ def configure(
 
 def _configure_pages(app: Flask, settings: Settings) -> None:
     app.config.update(
-        SECRET_KEY=settings.secret_keys[0],
-        SECRET_KEY_FALLBACKS=list(settings.secret_keys[1:]),
+        **_secret_keys(settings),
         SESSION_COOKIE_NAME=_cookie_name(settings),
         SESSION_COOKIE_PATH="/",  # Browsers demand it of `__Host-` cookies.
         SESSION_COOKIE_DOMAIN=None,
@@ -258,6 +257,11 @@ def _configure_pages(app: Flask, settings: Settings) -> None:
         MAX_FORM_MEMORY_SIZE=fields.MAX_FORM_BYTES,
         MAX_FORM_PARTS=fields.MAX_FIELDS,
     )
+
+
+def _secret_keys(settings: Settings) -> dict[str, object]:
+    key, *older_keys = settings.secret_keys
+    return {"SECRET_KEY": key, "SECRET_KEY_FALLBACKS": older_keys}
 
 
 def _cookie_name(settings: Settings) -> str:

@@ -71,9 +71,25 @@ def protect() -> None:
     from flask_wtf.csrf import CSRFError, CSRFProtect
 
     check = CSRFProtect()
-    if is_library_endpoint() and (sent := request.form.get(FIELD)):
-        check._get_csrf_token = lambda: sent
+    sent = (is_library_endpoint() and request.form.get(FIELD)) or check._get_csrf_token()
+    check._get_csrf_token = lambda: _signed_by_first_key(sent)
     try:
         check.protect()
     except CSRFError as error:
         abort(403, f"{error.description} {ADVICE}")
+
+
+def _signed_by_first_key(sent: str | None) -> str | None:
+    """Return a form's token as it is, or as the first key signs it if an older key has.
+
+    Flask-WTF knows one key alone, and a form may be open while the keys are changed.
+    """
+    from flask_wtf.csrf import ValidationError, validate_csrf
+
+    for key in current_app.config.get("SECRET_KEY_FALLBACKS") or ():
+        try:
+            validate_csrf(sent, secret_key=key)
+        except ValidationError:
+            continue
+        return token()
+    return sent

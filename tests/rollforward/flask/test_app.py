@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from flask import Flask, abort, session
+from flask.testing import FlaskClient
 from google.api_core import exceptions as rpc_errors
 from werkzeug.datastructures import WWWAuthenticate
 
 from rollforward import flask as endpoints
 from rollforward.flask import app as apps
+from rollforward.flask.guards import csrf
 from rollforward.flask.settings import CLOUD_RUN
 from rollforward.registry import Registry
 from rollforward.runtime.process.processes import LockedFiles, NoProcesses
@@ -208,3 +210,31 @@ def test_a_session_outlives_a_change_of_keys(world: World) -> None:
             continue
         answer = client.get("/", headers={"Cookie": cookie})
         assert answer.text == (known or "nobody")
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"), [(("new", "old"), 200), (("newer", "new", "old"), 200), (("new",), 403)]
+)
+def test_a_form_that_is_open_outlives_a_change_of_keys(
+    world: World, keys: tuple[str, ...], status: int
+) -> None:
+    """S19, S22: its token is accepted as long as the key that has signed it is known."""
+
+    def visitor(secret_keys: tuple[str, ...]) -> FlaskClient:
+        app = Flask("shop")
+        app.add_url_rule("/", "home", csrf.token, methods=["GET", "POST"])
+        settings = replace(world.settings, secret_keys=secret_keys)
+        endpoints.mount(app, settings, world.clients, Registry())
+        return app.test_client(use_cookies=False)
+
+    page = visitor(("old",)).get("/", base_url="http://localhost")
+    cookie = {"Cookie": page.headers["Set-Cookie"].partition(";")[0]}
+    sent = visitor(keys).post(
+        "/", data={"csrf_token": page.text}, headers=cookie, base_url="http://localhost"
+    )
+    assert sent.status_code == status
+
+    forged = visitor(keys).post(
+        "/", data={"csrf_token": page.text[:-1] + "~"}, headers=cookie, base_url="http://localhost"
+    )
+    assert forged.status_code == 403

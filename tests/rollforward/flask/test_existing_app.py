@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flask import Flask, abort, request
+from flask import Flask, abort, request, session
 from flask_wtf import CSRFProtect
 
 import rollforward as rf
@@ -125,6 +125,25 @@ def test_an_app_without_a_key_signs_with_that_of_the_settings() -> None:
     app.test_client().get("/health/live")
 
     assert app.config["SECRET_KEY"] == LOCAL_ENVIRONMENT["SECRET_KEY"]
+
+
+@pytest.mark.parametrize("guards_pages", [True, False])
+def test_a_session_outlives_a_change_of_keys_whoever_guards_the_pages(
+    monkeypatch: pytest.MonkeyPatch, guards_pages: bool
+) -> None:
+    """S22: an app without a key takes all keys of the settings, not the first alone."""
+    old, new = LOCAL_ENVIRONMENT["SECRET_KEY"], "9f31c07ab5d24e6870d9b2f1ac3e5846"
+    cookie = ""
+    for keys in (old, f"{new},{old}"):
+        monkeypatch.setenv("SECRET_KEY", keys)
+        app = Flask("shop")
+        app.get("/enter", endpoint="in")(lambda: session.setdefault("name", "ada"))
+        app.get("/", endpoint="home")(lambda: session.get("name", "a stranger"))
+        client = rf.serve(app, ship, guards_pages=guards_pages).test_client(use_cookies=False)
+        if not cookie:
+            cookie = client.get("/enter").headers["Set-Cookie"].partition(";")[0]
+
+    assert client.get("/", headers={"Cookie": cookie}).text == "ada"
 
 
 @pytest.mark.parametrize("guards_pages", [True, False])
