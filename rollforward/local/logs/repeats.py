@@ -40,7 +40,7 @@ _ADVICE = tuple(
             "gave up '/tasks/(batches/[^/]+/(?!completed')|flows/)",
             "look at the run in the console, which says what failed: run that again, or cancel it",
         ),
-        ("dead-lettered|gave up", "look at the dead task in the console: retry or discard it"),
+        ("dead-lettered|gave up", "look at the dead task in the console: replay or delete it"),
         ("is of job .* not known", "add the job to the app, or cancel the run"),
         ("Cloud Tasks refuses", "correct the task's queue or arguments, or cancel it"),
         ("memcached is away", f"{NOTHING}; if it stays away, run `rollforward doctor`"),

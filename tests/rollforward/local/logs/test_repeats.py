@@ -226,7 +226,7 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("ERROR rollforward.flask.endpoints.tasks: dead-lettered '/tasks/x': no", "dead task"),
+        ("ERROR rollforward.flask.endpoints.tasks: dead-lettered '/tasks/x': no", "or delete it"),
         ("ERROR rollforward.flask.endpoints.tasks: gave up '/tasks/batches/a/b': no", "at the run"),
         (
             "ERROR rollforward.flask.endpoints.tasks: gave up '/tasks/batches/a/completed': no",
