@@ -19,6 +19,12 @@ class NoResponseError(PlatformError):
     """A service that runs does not answer, or not in time."""
 
 
+class NoPlatformError(PlatformError):
+    """No platform answers at an address."""
+
+    exit_code = 3
+
+
 class PortTakenError(PlatformError):
     """Another process listens where we want to."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rollforward.local import settings
 from rollforward.local.app import wsgi
-from rollforward.local.errors import BrokenAppError, NoResponseError, PlatformError, UsageError
+from rollforward.local.errors import BrokenAppError, NoPlatformError, PlatformError, UsageError
 
 ANSWER_S = 5.0
 # Another server's JSON, or none.
@@ -78,7 +78,7 @@ def find(console: str) -> Running:
     """Return the platform whose console is at an address.
 
     Raises:
-        NoResponseError: none is; says how to start one.
+        NoPlatformError: none is; says how to start one.
     """
     # Not by a proxy: it would look for this address on its own machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -87,12 +87,12 @@ def find(console: str) -> Running:
             answer = json.loads(response.read())
             return Running(console, answer["target"], Path(answer["root"]), answer["environment"])
     except (urllib.error.HTTPError, http.client.HTTPException, *_NO_ANSWER) as error:
-        raise NoResponseError(
+        raise NoPlatformError(
             f"What answers at {console} is no console of this platform ({error}). If that is on "
             "another port: CONSOLE_PORT=9000 rollforward shell."
         ) from error
     except OSError as error:
-        raise NoResponseError(
+        raise NoPlatformError(
             f"No local platform answers at {console}. Start it in another terminal: rollforward "
             "run. If its console is on another port: CONSOLE_PORT=9000 rollforward shell."
         ) from error

@@ -49,9 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 1 <= seconds <= 600:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"must be 1 to 600, got {text!r}")
     return seconds
 
 

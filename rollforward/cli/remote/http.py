@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from rollforward.cli.errors import (
     CliError,
@@ -26,6 +26,7 @@ TIMEOUT_S = 30.0
 MAX_BYTES = 16 * 1024 * 1024
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
 _MAX_DETAIL = 500
+_PROBLEM_HEADER = "X-Devserver-Problem"  # Of the local platform, in the place of a broken app.
 _NO_ROUTE = "The requested URL was not found"  # As Flask answers 404, also in an app's own API.
 
 
@@ -120,6 +121,9 @@ class Endpoint:
             return NotFoundError(detail if is_named and detail else self.absent)
         if status == 400:
             return WrongUsageError(detail or f"{self.url} refuses the request.")
+        if problem_of_app := headers.get(_PROBLEM_HEADER):
+            reason = printable(unquote(problem_of_app.partition(" ")[2]))[:_MAX_DETAIL]
+            return CliError(f"The app cannot be loaded: {reason}")
         return CliError(detail or f"{self.url} answers {status}: try again in a moment.")
 
 

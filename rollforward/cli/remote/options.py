@@ -40,9 +40,9 @@ def add_after(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(text: str) -> int:
-    """Return a number of rows; argparse reports a ValueError as a wrong argument."""
+    """Return a number of rows."""
     if (number := parse_integer(text, MAX_LIMIT)) is None:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_LIMIT}, got {text!r}")
     return number
 
 

@@ -66,6 +66,21 @@ def test_wrong_arguments_end_with_2_and_the_usage(
     assert capsys.readouterr().err.startswith(f"usage: rollforward{parts} [-h]")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "range_"),
+    [(["tasks", "--limit"], "1 to 50"), (["ping", "--timeout"], "1 to 600")],
+)
+@pytest.mark.parametrize("number", ["0", "601", "x"])
+def test_a_number_out_of_its_range_is_told_the_range(
+    arguments: Sequence[str], range_: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, number])
+
+    assert ended.value.code == 2
+    assert f"{arguments[1]}: must be {range_}, got '{number}'" in capsys.readouterr().err
+
+
 def test_the_module_and_the_script_of_the_wheel_are_the_same_program() -> None:
     """The script's line in pyproject.toml names what the module calls."""
     command = [sys.executable, "-m", "rollforward", "--help"]

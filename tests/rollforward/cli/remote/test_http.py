@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -14,6 +15,7 @@ from rollforward.cli import main
 from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote.http import endpoint
 from rollforward.cli.remote.tables import table
+from rollforward.local.app.wsgi import BROKEN, PROBLEM_HEADER
 from rollforward.local.system.ports import free_port
 
 pytestmark = pytest.mark.fast
@@ -86,6 +88,12 @@ def test_a_change_without_an_answer_may_have_been_made(
     assert "Nothing answers at" in capsys.readouterr().err
 
 
+def test_a_shell_without_a_platform_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    """As every other command that nothing answers."""
+    assert main(["shell", "-c", "1", "--console", f"http://127.0.0.1:{free_port()}"]) == 3
+    assert "No local platform answers at" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("status", "body", "code", "text"),
     [
@@ -117,6 +125,17 @@ def test_an_answer_that_is_no_list_is_a_sentence_and_an_exit_code(
     assert output.out == ""
     assert text in output.err
     assert TOKEN not in output.err
+
+
+def test_an_app_that_cannot_be_loaded_says_so(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the local platform answers in its place: no later try helps."""
+    server.status, server.body = 500, b"<html>"
+    server.headers = {PROBLEM_HEADER: f"{BROKEN} {quote('shop.py, line 1: NameError')}"}
+
+    assert dead(server) == 1
+    assert "The app cannot be loaded: shop.py, line 1: NameError" in capsys.readouterr().err
 
 
 def test_a_redirect_is_not_followed(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
