@@ -233,7 +233,7 @@ def configure(
         _configure_pages(app, settings)
         errors.register(app, error_page)
     elif app.config["SECRET_KEY"] is None:
-        app.config.update(_secret_keys(settings))
+        _set_secret_keys(app, settings)
     wiring = app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     own_hooks.register(app)
     if settings.reports_folder:
@@ -245,8 +245,8 @@ def configure(
 
 
 def _configure_pages(app: Flask, settings: Settings) -> None:
+    _set_secret_keys(app, settings)
     app.config.update(
-        **_secret_keys(settings),
         SESSION_COOKIE_NAME=_cookie_name(settings),
         SESSION_COOKIE_PATH="/",  # Browsers demand it of `__Host-` cookies.
         SESSION_COOKIE_DOMAIN=None,
@@ -259,9 +259,9 @@ def _configure_pages(app: Flask, settings: Settings) -> None:
     )
 
 
-def _secret_keys(settings: Settings) -> dict[str, object]:
+def _set_secret_keys(app: Flask, settings: Settings) -> None:
     key, *older_keys = settings.secret_keys
-    return {"SECRET_KEY": key, "SECRET_KEY_FALLBACKS": older_keys}
+    app.config.update(SECRET_KEY=key, SECRET_KEY_FALLBACKS=older_keys)
 
 
 def _cookie_name(settings: Settings) -> str:
