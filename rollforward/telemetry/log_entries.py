@@ -86,12 +86,12 @@ class CloudLogFormatter(logging.Formatter):
             "severity": _severity(record.levelno),
             "message": self._text(_message(record), MAX_MESSAGE_BYTES),
             "time": _time(record.created),
-            "logger": self._text(record.name, MAX_LABEL_BYTES),
+            "logger": self._text(_str(record.name), MAX_LABEL_BYTES),
             "thread": self._text(_str(record.threadName), MAX_LABEL_BYTES),
             PREFIX + "sourceLocation": {
-                "file": self._text(record.pathname, MAX_LABEL_BYTES),
+                "file": self._text(_str(record.pathname), MAX_LABEL_BYTES),
                 "line": str(record.lineno),
-                "function": self._text(str(record.funcName), MAX_LABEL_BYTES),
+                "function": self._text(_str(record.funcName), MAX_LABEL_BYTES),
             },
         }
         if labels := self._labels(record):
@@ -110,9 +110,9 @@ class CloudLogFormatter(logging.Formatter):
     def _error_event(self, record: logging.LogRecord) -> dict[str, Any]:
         """Return the fields of an event; its place groups an error without a traceback."""
         place = {
-            "filePath": self._text(record.pathname, MAX_LABEL_BYTES),
+            "filePath": self._text(_str(record.pathname), MAX_LABEL_BYTES),
             "lineNumber": record.lineno,
-            "functionName": self._text(str(record.funcName), MAX_LABEL_BYTES),
+            "functionName": self._text(_str(record.funcName), MAX_LABEL_BYTES),
         }
         return {
             "@type": ERROR_EVENT,
@@ -142,17 +142,17 @@ class CloudLogFormatter(logging.Formatter):
         return "\n".join(parts)
 
     def _extras(self, record: logging.LogRecord) -> dict[str, Any]:
-        names = [
-            name
-            for name in vars(record)
-            if name not in _OF_EVERY_RECORD and not name.startswith("_")
+        own = [
+            (_str(name), value)
+            for name, value in list(vars(record).items())
+            if name not in _OF_EVERY_RECORD and not _str(name).startswith("_")
         ]
         fields = {}
-        for name in names[:MAX_FIELDS]:
-            key = self._text(str(name), MAX_LABEL_BYTES)
+        for name, value in own[:MAX_FIELDS]:
+            key = self._text(name, MAX_LABEL_BYTES)
             if key in _RESERVED or key.startswith(PREFIX):
                 key += "_"
-            fields[key] = self._field(name, getattr(record, name, None))
+            fields[key] = self._field(name, value)
         return fields
 
     def _field(self, name: str, value: Any) -> Any:

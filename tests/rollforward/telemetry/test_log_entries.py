@@ -200,13 +200,23 @@ def test_an_error_that_cannot_be_shown_is_logged() -> None:
     assert "BrokenError" in entry["stack_trace"]
 
 
-@pytest.mark.parametrize("name", ["error_class", "threadName"])
+@pytest.mark.parametrize("name", ["error_class", "threadName", "name", "pathname", "funcName"])
 def test_a_field_of_its_own_that_has_no_text_loses_no_entry(name: str) -> None:
     """As an error given as its class, or a record that a factory makes."""
     record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 1, "x", (), None)
     setattr(record, name, Broken())
 
     assert json.loads(FORMATTER.format(record))["message"] == "x"
+
+
+def test_a_field_whose_name_is_no_text_loses_no_entry() -> None:
+    """`extra={404: "not found"}`: logging takes any dict."""
+    record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 1, "x", (), None)
+    vars(record)[404] = "not found"  # type: ignore[index]
+
+    entry = json.loads(FORMATTER.format(record))
+
+    assert (entry["message"], entry["404"]) == ("x", "not found")
 
 
 def test_no_entry_holds_a_secret() -> None:
