@@ -11,7 +11,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.flask.context import clients
-from rollforward.flask.endpoints.health import NEEDED, outage_advice, service_states
+from rollforward.flask.endpoints.health import outage_advice, service_states, services_away
 from rollforward.look.lists import parse_integer
 from rollforward.look.words import pluralize
 from rollforward.operations import DeadTaskFilter
@@ -44,8 +44,7 @@ def failing_calls(min_count: int = 1) -> list[str]:
     Args:
         min_count: Calls of one method that failed less often are left out.
     """
-    states = service_states()
-    away = {NEEDED[key] for key in NEEDED if not states[key]}
+    away = services_away(service_states())
     return [
         f"{failure.service} answers, but {pluralize(count, f'{failure.method} call')} of this "
         f"process failed within a minute: {failure.code}."

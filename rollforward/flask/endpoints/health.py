@@ -47,7 +47,7 @@ def ready() -> ResponseReturnValue:
 
 def outage_advice(states: Mapping[str, bool]) -> str:
     """Return which needed services do not answer, with the remedy; "": all of them do."""
-    away = [name for key, name in NEEDED.items() if not states[key]]
+    away = services_away(states)
     if not away:
         return ""
     problem = f"{' and '.join(away)} {'does' if len(away) == 1 else 'do'} not answer."
@@ -57,6 +57,11 @@ def outage_advice(states: Mapping[str, bool]) -> str:
         f"{problem} If that lasts longer than ten seconds, stop `make run` with Ctrl-C and start "
         "it again: it continues from its last save."
     )
+
+
+def services_away(states: Mapping[str, bool]) -> list[str]:
+    """Return the names of the needed services that do not answer."""
+    return [name for key, name in NEEDED.items() if not states[key]]
 
 
 def service_states() -> dict[str, bool]:
